@@ -49,7 +49,8 @@ class Generator:
         stop_tokens: a sequence ends with any of these.
         names: the model's names for these inputs and for `logits`, where they differ.
 
-    Raises `InputError` if the network has other inputs than these, inputs of other ranks, or no variables.
+    Raises `InputError` if the network has other inputs than these, inputs of other ranks, or no variables, and if
+    `sampling` has tokens that the model does not have.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Generator:
         self.sampling = sampling or Sampling()
         self.stop_tokens = frozenset(stop_tokens)
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
+        self.sampling.check(self._vocabulary)
         self._largest = largest_token(network.signature, self._names[IDS])
         self._room = room_of(network.signature, self._names)
         self._request = network.create_infer_request()
@@ -305,13 +307,13 @@ class Generator:
         known = self._sequences
         assert known is not None
         chosen: list[int | None] = [
-            None if ended else self.sampling.choose(row, np.array(tokens, np.int64), random)
-            for row, tokens, random, ended in zip(logits, known.rows, known.randoms, known.ended, strict=True)
+            None if ended else self.sampling.choose(row, *known.seen(index, self.sampling))
+            for index, (row, ended) in enumerate(zip(logits, known.ended, strict=True))
         ]
         if all(known.ended):
             return chosen
         # An ended sequence is padded.
-        extended = known.extended([[] if token is None else [token] for token in chosen])
+        extended = known.extended([[] if token is None else [token] for token in chosen], is_generated=True)
         extended.ended = [ended or token in self.stop_tokens for ended, token in zip(known.ended, chosen, strict=True)]
         self._sequences = extended
         return chosen
@@ -339,6 +341,8 @@ class _Sequences:
     """
 
     rows: list[list[int]]
+    generated: list[list[bool]]
+    """Which tokens of the rows were generated, not appended."""
     ids: Array
     mask: Array
     positions: Array
@@ -351,7 +355,8 @@ class _Sequences:
         none = np.zeros((count, 0), np.int64)
         # A generator for each sequence: what it draws does not depend on the others.
         randoms = [np.random.default_rng(None if seed is None else [seed, row]) for row in range(count)]
-        return cls([[] for _ in range(count)], none, none.astype(bool), none, randoms, [False] * count)
+        rows: list[list[int]] = [[] for _ in range(count)]
+        return cls(rows, [[] for _ in rows], none, none.astype(bool), none, randoms, [False] * count)
 
     @property
     def length(self) -> int:
@@ -363,7 +368,12 @@ class _Sequences:
         made.randoms = [_copy_of(random) for random in self.randoms]
         return made
 
-    def extended(self, rows: Sequence[Sequence[int]]) -> _Sequences:
+    def seen(self, row: int, sampling: Sampling) -> tuple[Array, np.random.Generator, Array]:
+        """The tokens of a row, what draws its numbers, and its generated tokens, as `Sampling.choose` takes them."""
+        tokens = np.array(self.rows[row] if sampling.reads_tokens else [], np.int64)
+        return tokens, self.randoms[row], tokens[np.array(self.generated[row][: len(tokens)], bool)]
+
+    def extended(self, rows: Sequence[Sequence[int]], *, is_generated: bool = False) -> _Sequences:
         width = max(map(len, rows))
         ids, mask = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), bool)
         for index, row in enumerate(rows):
@@ -373,6 +383,7 @@ class _Sequences:
         positions = np.maximum(before + np.cumsum(mask, axis=1) - 1, 0)
         return _Sequences(
             [[*old, *new] for old, new in zip(self.rows, rows, strict=True)],
+            [[*old, *[is_generated] * len(new)] for old, new in zip(self.generated, rows, strict=True)],
             np.concatenate([self.ids, ids], axis=1),
             np.concatenate([self.mask, mask], axis=1),
             np.concatenate([self.positions, positions], axis=1),
@@ -394,6 +405,7 @@ class _Sequences:
         left = self.length - count
         return _Sequences(
             [row[: len(row) - count] for row in self.rows],
+            [row[: len(row) - count] for row in self.generated],
             self.ids[:, :left],
             self.mask[:, :left],
             self.positions[:, :left],
@@ -406,6 +418,7 @@ class _Sequences:
         order = list(indices)
         return _Sequences(
             [list(self.rows[i]) for i in order],
+            [list(self.generated[i]) for i in order],
             self.ids[order],
             self.mask[order],
             self.positions[order],
