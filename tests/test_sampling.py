@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine import Core
 from engine.errors import InputError
-from engine.generation import Generator, Sampling
+from engine.generation import Generator, Sampling, Scheduler
 from engine.passes import MakeStateful
 
 DECODER = Path(__file__).parent / "fixtures" / "decoders" / "llama.dynamo23.onnx"
@@ -163,3 +163,14 @@ def test_a_generator_counts_the_tokens_that_it_generated(llama: Any) -> None:
     penalized = Generator(llama, Sampling(presence_penalty=1000.0))
     drawn = penalized.generate([first, second], 32)[0]
     assert len(set(drawn)) == 32, "each token once, before any repeats, also those of the prompt"
+
+
+def test_a_scheduler_chooses_as_a_generator(llama: Any) -> None:
+    """Also with penalties that do not count the prompt, for a prompt that has the likeliest tokens."""
+    prompt = Generator(llama).generate([3, 14, 15, 9], 4)[0]
+    sampling = Sampling(presence_penalty=1000.0, logit_bias={5: -np.inf})
+    expected = Generator(llama, sampling).generate(prompt, 12)[0]
+    with Scheduler(llama, 2) as scheduler:
+        assert scheduler.submit(prompt, 12, sampling=sampling).result() == expected
+        with pytest.raises(InputError, match="logit_bias has token 32; expected 0 to 31"):
+            scheduler.submit(prompt, sampling=Sampling(logit_bias={32: 1.0}))

@@ -72,7 +72,8 @@ class Stream:
 
     def add(self, logits: Array) -> bool:
         """Choose the next token; returns whether it is the last one. Called by the scheduler."""
-        token = self.sampling.choose(logits, np.array([*self.prompt, *self.tokens], np.int64), self.random)
+        seen = np.array([*self.prompt, *self.tokens], np.int64)
+        token = self.sampling.choose(logits, seen, self.random, seen[len(self.prompt) :])
         with self._lock:
             self.tokens.append(token)
             self._changed.notify_all()
@@ -193,7 +194,9 @@ class Scheduler(Participant):
         (row,) = checked_rows([list(prompt)], self._vocabulary, self._largest)
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
             raise InputError(f"max_tokens is {max_tokens!r}; expected 1 or more")
-        stream = Stream(row, sampling or Sampling(), max_tokens, frozenset(stop_tokens))
+        sampling = sampling or Sampling()
+        sampling.check(self._vocabulary)
+        stream = Stream(row, sampling, max_tokens, frozenset(stop_tokens))
         with self._lock:
             if self._failure is not None:
                 raise DeviceError(str(self._failure)) from self._failure
