@@ -5,14 +5,18 @@ from engine.generation.generator import Generator
 from engine.generation.measurement import GenerationTimes, measure_generation
 from engine.generation.sampling import Sampling
 from engine.generation.scheduler import Scheduler, Stream
+from engine.generation.speculation import Draft, PromptLookup, SpeculationStatistics
 from engine.generation.text import TextStream, Tokenizer, read_tokenizer
 
 __all__ = [
+    "Draft",
     "GenaiFolder",
     "GenerationTimes",
     "Generator",
+    "PromptLookup",
     "Sampling",
     "Scheduler",
+    "SpeculationStatistics",
     "Stream",
     "TextStream",
     "Tokenizer",

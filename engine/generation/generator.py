@@ -9,8 +9,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import InputError, StateError
+from engine.errors import Busy, Cancelled, DeadlineExceeded, EngineError, InputError, StateError
 from engine.generation.sampling import Sampling
+from engine.generation.speculation import (
+    Choice,
+    Draft,
+    PromptLookup,
+    Speculation,
+    SpeculationStatistics,
+    Turn,
+    chosen_tokens,
+    completed,
+    completed_async,
+    copy_of,
+)
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, Signature
 from engine.startup import dataclass
 
@@ -43,14 +55,24 @@ class Generator:
     Tokens are appended first and computed with the next token, so appending never fails halfway. An error, such as a
     length beyond the bound of the variables, leaves the generator as it was. Not thread-safe.
 
+    With `draft`, several next tokens are proposed and computed in one run, as far as proposals are accepted; this needs
+    the logits of all tokens, and variables that can be rewound. The likeliest tokens are the same as without, up to
+    the rounding of runs of several tokens. Drawn tokens have the same probabilities, and with `PromptLookup` they are
+    the same ones for the same seed. Each call still gives one token; the variables of the request may be some tokens
+    ahead. A batch of several sequences is computed without proposals.
+
     Args:
         network: the compiled model.
         sampling: how tokens are chosen; by default the likeliest.
         stop_tokens: a sequence ends with any of these.
         names: the model's names for these inputs and for `logits`, where they differ.
+        draft: what proposes tokens: a smaller language model with the same tokens, or its `Draft`, which has options,
+            or a `PromptLookup`.
 
-    Raises `InputError` if the network has other inputs than these, inputs of other ranks, or no variables, and if
-    `sampling` has tokens that the model does not have.
+    Raises `InputError` if the network has other inputs than these, inputs of other ranks, or no variables, if
+    `sampling` has tokens that the model does not have, if the draft has another number of tokens, and if proposals are
+    not possible: the network computes the logits of the last token only, a network takes a fixed number of tokens, or a
+    variable does not keep its past values.
     """
 
     def __init__(
@@ -60,6 +82,7 @@ class Generator:
         *,
         stop_tokens: Collection[int] = (),
         names: dict[str, str] | None = None,
+        draft: ExecutableNetwork | Draft | PromptLookup | None = None,
     ) -> None:
         self._network = network
         self._names = checked_names(network.signature, names or {}, tuple(_RANKS))
@@ -69,8 +92,13 @@ class Generator:
         self.sampling.check(self._vocabulary)
         self._largest = largest_token(network.signature, self._names[IDS])
         self._room = room_of(network.signature, self._names)
+        self._speculation = None if draft is None else self._made_speculation(draft)
+        self._proposal_room = columns_of(network.signature, self._room)
+        self._width = self._vocabulary
+        """The number of logits, which the first run gives if the model does not state it."""
         self._request = network.create_infer_request()
         self._sequences: _Sequences | None = None
+        self._ahead = _NOTHING_AHEAD
 
     # -- sequences --------------------------------------------------------------------------------------------
 
@@ -83,6 +111,11 @@ class Generator:
     def vocabulary(self) -> int | None:
         """The number of tokens that the model knows; None if its output does not state it."""
         return self._vocabulary
+
+    @property
+    def speculation(self) -> SpeculationStatistics | None:
+        """How many tokens were proposed and accepted; None without `draft`."""
+        return None if self._speculation is None else self._speculation.statistics
 
     @property
     def tokens(self) -> list[list[int]]:
@@ -115,6 +148,7 @@ class Generator:
             self._require_mask("sequences of different lengths")
             if known.length:
                 raise InputError("the sequences of a batch must get equally many tokens after their prompts")
+        self._settle()
         self._sequences = known.extended(rows)
         self._sequences.ended = [False] * len(rows)
 
@@ -124,12 +158,15 @@ class Generator:
         made.__dict__.update(self.__dict__)
         made._request = self._request.fork()
         made._sequences = None if self._sequences is None else self._sequences.copy()
+        made._speculation = None if self._speculation is None else self._speculation.fork()
         return made
 
     def reset(self) -> None:
         """Forget all tokens, so that the next prompt starts a new text."""
         self._request.reset_state()
-        self._sequences = None
+        self._sequences, self._ahead = None, _NOTHING_AHEAD
+        if self._speculation is not None:
+            self._speculation.reset()
 
     def rewind(self, count: int) -> None:
         """Forget the last `count` tokens of each sequence.
@@ -145,13 +182,13 @@ class Generator:
         if known is None or not count:
             return
         shortened = known.shortened(count)
-        is_written = all(variable.written_axis is not None for variable in self._network.variables)
-        if known.computed > shortened.computed and not is_written:
-            self._request.rewind(known.computed - shortened.computed)
+        self._settle()
+        self._take_back(known.computed - shortened.computed)
         self._sequences = shortened
 
     def reorder(self, indices: Sequence[int]) -> None:
         """Continue sequence i from the tokens of sequence `indices[i]`, as beam search does. Raises `StateError`."""
+        self._settle()
         self._request.reorder(indices)
         if self._sequences is not None:
             self._sequences = self._sequences.reordered(indices)
@@ -163,15 +200,21 @@ class Generator:
 
         Raises `InputError` if no tokens were appended since the last step, and the errors of the request.
         """
-        inputs, known = self._inputs()
-        return self._computed(known, self._request.infer(inputs)[self._names[LOGITS]])
+        return completed(self.computed_logits())
+
+    def computed_logits(self) -> Turn[Array]:
+        """`logits`, as a computation that `completed` runs."""
+        self._settle()
+        inputs, known = self._inputs(self._sequences)
+        result = yield self._request, inputs
+        return self._computed(known, result[self._names[LOGITS]])
 
     def step(self) -> list[int | None]:
         """Compute the appended tokens, choose the next token of each sequence and append it.
 
         Returns the chosen tokens; None for sequences that had ended. Raises what `logits` raises.
         """
-        return self._chosen(self.logits())
+        return completed(self._step(None))
 
     def stream(self, max_tokens: int = 256) -> Iterator[int]:
         """The next tokens of one sequence, each as soon as it is computed, up to a stop token, which is the last.
@@ -179,8 +222,8 @@ class Generator:
         Raises `InputError` for a batch (use `step`), and what `step` raises.
         """
         self._require_one(max_tokens)
-        for _ in range(max_tokens):
-            (token,) = self.step()
+        for index in range(max_tokens):
+            (token,) = completed(self._step(max_tokens - index))
             if token is None:
                 return
             yield token
@@ -193,11 +236,8 @@ class Generator:
         Cancelling the task cancels the step, which leaves the generator as it was.
         """
         self._require_one(max_tokens)
-        for _ in range(max_tokens):
-            inputs, known = self._inputs()
-            self._request.start_async(inputs)
-            result = await self._request
-            (token,) = self._chosen(self._computed(known, result[self._names[LOGITS]]))
+        for index in range(max_tokens):
+            (token,) = await completed_async(self._step(max_tokens - index))
             if token is None:
                 return
             yield token
@@ -209,18 +249,124 @@ class Generator:
         _check_count(max_tokens)
         self.append(tokens)
         found: list[list[int]] = [[] for _ in self.tokens]
-        for _ in range(max_tokens):
+        for index in range(max_tokens):
             if self.is_done:
                 break
-            for row, token in zip(found, self.step(), strict=True):
+            for row, token in zip(found, completed(self._step(max_tokens - index)), strict=True):
                 if token is not None:
                     row.append(token)
         return found
 
     # -- internals --------------------------------------------------------------------------------------------
 
-    def _inputs(self) -> tuple[dict[str, Array], _Sequences]:
-        known = self._sequences
+    def _step(self, most: int | None) -> Turn[list[int | None]]:
+        """The next token of each sequence; at most `most` will be asked for."""
+        known, ahead = self._sequences, self._ahead
+        if ahead.tokens and known is not None and ahead.is_of(self):
+            (token, random), *later = ahead.tokens
+            self._give(known, token, random)
+            self._ahead = replace(ahead, tokens=later)
+            return [token]
+        self._settle()
+        self.sampling.check(self._vocabulary)
+        speculation = self._speculation if known is not None and len(known.rows) == 1 else None
+        if speculation is not None and known is not None and known.length - known.computed == 1 and not known.ended[0]:
+            found = yield from self._speculated(speculation, known, most)
+            if found is not None:
+                return [found]
+        chosen = self._chosen((yield from self.computed_logits()))
+        if speculation is not None and chosen[0] is not None:
+            speculation.record(0, 0, 1)
+        return chosen
+
+    def _speculated(self, speculation: Speculation, known: _Sequences, most: int | None) -> Turn[int | None]:
+        """The next token, by a run that computes proposed tokens, too; None if there are none."""
+        limits = [most - 1] if most is not None else []
+        limits += [self._proposal_room - known.length] if self._proposal_room is not None else []
+        if self._width is None or (count := min(limits, default=known.length)) < 1:
+            return None
+        # Errors leave what draws the numbers as it was.
+        random = copy_of(known.randoms[0]) if self.sampling.temperature else known.randoms[0]
+        seen, _, generated = known.seen(0, self.sampling)
+        choice = Choice(self.sampling, seen, generated, random)
+        ids = known.ids[0][known.mask[0]]
+        proposals = yield from speculation.proposed(known.rows[0], ids, count, self._width, choice.copy())
+        count = len(proposals.tokens)
+        if not count:
+            return None
+        try:
+            inputs, _ = self._inputs(known.extended([proposals.tokens]))
+            result = yield self._request, inputs
+        except (Busy, Cancelled, DeadlineExceeded):
+            raise
+        except EngineError:
+            # Such as more positions than the model has. The run without proposals decides whether there is an error.
+            self._proposal_room = known.length
+            return None
+        try:
+            logits = self._logits_of(result[self._names[LOGITS]], count + 1)
+            chosen = chosen_tokens(proposals, logits, choice, self.stop_tokens)
+        except EngineError:
+            self._take_back(count + 1)
+            raise
+        self._take_back(count + 1 - len(chosen))
+        accepted = len(chosen) - 1 + (len(chosen) <= count and chosen[-1][0] == proposals.tokens[len(chosen) - 1])
+        speculation.record(count, accepted, len(chosen))
+        (token, random), *later = chosen
+        self._give(known, token, random)
+        self._ahead = _Ahead(later, self.sampling, self.stop_tokens)
+        return token
+
+    def _logits_of(self, logits: Array, count: int) -> Array:
+        """The logits [count, vocabulary] of the last tokens of one sequence."""
+        if logits.ndim != 3 or len(logits) != 1 or logits.shape[1] < count:
+            raise InputError(
+                f"the model's logits have shape {logits.shape}; expected [1, {count}, vocabulary] for {count} tokens; "
+                "without them, a generator cannot have a draft"
+            )
+        found: Array = logits[0, -count:]
+        return found
+
+    def _give(self, known: _Sequences, token: int, random: np.random.Generator) -> None:
+        """Append a chosen token, behind tokens that are computed."""
+        extended = known.extended([[token]], is_generated=True)
+        extended.computed, extended.randoms, extended.ended = known.length, [random], [token in self.stop_tokens]
+        self._sequences = extended
+
+    def _settle(self) -> None:
+        """Forget tokens that were chosen ahead, so that the request has the tokens of the generator."""
+        count, self._ahead = len(self._ahead.tokens), _NOTHING_AHEAD
+        self._take_back(count)
+
+    def _take_back(self, count: int) -> None:
+        """Remove the last `count` columns from the variables; caches of a fixed length are written over."""
+        if count and not all(variable.written_axis is not None for variable in self._network.variables):
+            self._request.rewind(count)
+
+    def _made_speculation(self, draft: object) -> Speculation:
+        options = Draft(draft) if isinstance(draft, ExecutableNetwork) else draft
+        if not isinstance(options, (Draft, PromptLookup)):
+            raise InputError(f"draft is a {type(draft).__name__}; expected a compiled model, a Draft or a PromptLookup")
+        signature = self._network.signature
+        require_rewinding(signature, self._names)
+        shape = signature.outputs[signature.find_output(self._names[LOGITS])].shape
+        if shape.rank.is_static and (len(shape) != 3 or shape[1].max in (0, 1)):
+            raise InputError(
+                f"{signature.network}: output `{self._names[LOGITS]}` has shape {shape}, not the logits of all tokens, "
+                "by which proposed tokens are checked; compile the model without LastPosition, or leave out draft"
+            )
+        if isinstance(options, PromptLookup):
+            return Speculation(options, None, None)
+        made = Generator(options.network, names=dict(options.names))
+        require_rewinding(options.network.signature, made._names)
+        if None not in (self._vocabulary, made.vocabulary) and self._vocabulary != made.vocabulary:
+            raise InputError(
+                f"{options.network.signature.network}: the draft has {made.vocabulary} tokens, and "
+                f"{signature.network} {self._vocabulary}; expected a draft with the same tokens"
+            )
+        return Speculation(options, made, columns_of(options.network.signature, made._room))
+
+    def _inputs(self, known: _Sequences | None) -> tuple[dict[str, Array], _Sequences]:
         if known is None or known.computed == known.length:
             raise InputError("there are no new tokens to compute; call append first")
         if not known.computed:
@@ -262,6 +408,7 @@ class Generator:
         self._sequences = known
         known.computed = known.length
         chosen = self._last_of(new, logits)
+        self._width = chosen.shape[-1]
         if not known.mask[:, -1].all() and known.length == new.shape[1]:
             self._move_padding(known)
         return chosen
@@ -333,6 +480,25 @@ class Generator:
                 raise InputError(f"the model has no input `{role}`, which {what} need; run them one by one")
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Tokens that were chosen in the same run as the last one, each with what draws the numbers after it.
+
+    The request has computed as many columns more than the generator's sequence.
+    """
+
+    tokens: list[tuple[int, np.random.Generator]]
+    sampling: Sampling | None = None
+    stop_tokens: frozenset[int] = frozenset()
+
+    def is_of(self, generator: Generator) -> bool:
+        """Whether a generator would still choose these tokens, and not end before them."""
+        return self.sampling == generator.sampling and self.stop_tokens == generator.stop_tokens
+
+
+_NOTHING_AHEAD: Final = _Ahead([])
+
+
 @dataclass(slots=True)
 class _Sequences:
     """The tokens of a batch: as the model computes them, padded to one length, and without padding.
@@ -365,7 +531,7 @@ class _Sequences:
 
     def copy(self) -> _Sequences:
         made = self.extended([[] for _ in self.rows])
-        made.randoms = [_copy_of(random) for random in self.randoms]
+        made.randoms = [copy_of(random) for random in self.randoms]
         return made
 
     def seen(self, row: int, sampling: Sampling) -> tuple[Array, np.random.Generator, Array]:
@@ -422,16 +588,10 @@ class _Sequences:
             self.ids[order],
             self.mask[order],
             self.positions[order],
-            [_copy_of(self.randoms[i]) for i in order],
+            [copy_of(self.randoms[i]) for i in order],
             [self.ended[i] for i in order],
             self.computed,
         )
-
-
-def _copy_of(random: np.random.Generator) -> np.random.Generator:
-    made = np.random.default_rng()
-    made.bit_generator.state = random.bit_generator.state
-    return made
 
 
 def checked_rows(tokens: Tokens, vocabulary: int | None, largest: int) -> list[list[int]]:
@@ -527,6 +687,29 @@ def room_of(signature: Signature, names: dict[str, str]) -> int | None:
                 "positions; expected a mask as wide as they are"
             )
     return room
+
+
+def columns_of(signature: Signature, room: int | None) -> int | None:
+    """The most columns of a sequence: the positions of its caches, or the bound of variables that grow."""
+    variables = [state.variable for state in signature.states]
+    bounds = [v.bound - v.initial.shape[v.axis] for v in variables if v.axis is not None and v.bound is not None]
+    return min(bounds if room is None else [*bounds, room], default=None)
+
+
+def require_rewinding(signature: Signature, names: dict[str, str]) -> None:
+    """Raise `InputError` if tokens of a model cannot be taken back, or it takes a fixed number of them."""
+    for state in signature.states:
+        if not state.variable.is_growing and state.variable.written_axis is None:
+            raise InputError(
+                f"{signature.network}: variable `{state.name}` does not keep its past values, so proposed tokens could "
+                "not be taken back; leave out draft"
+            )
+    shape = signature.inputs[signature.find_input(names[IDS])].shape
+    if shape.rank.is_static and shape[1].is_static:
+        raise InputError(
+            f"{signature.network}: input `{names[IDS]}` has shape {shape}, a fixed number of tokens; proposed tokens "
+            "need a model that takes any number of them"
+        )
 
 
 def vocabulary_of(signature: Signature, logits: str) -> int | None:

@@ -1,0 +1,423 @@
+"""`PromptLookup`, `Draft`: several next tokens are proposed, and the network computes them in one run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import field, replace
+from numbers import Real
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import EngineError, InputError
+from engine.generation.sampling import Sampling
+from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
+from engine.startup import dataclass
+
+Array = NDArray[Any]
+_Result = TypeVar("_Result")
+
+Turn = Generator[tuple[AsyncInferRequest, dict[str, Array]], Mapping[str, Array], _Result]
+"""A computation that gives a request with its inputs for each run that it needs, and receives the outputs."""
+
+_PRIOR_TRIALS: Final = 2.0
+_DECAY: Final = 0.95
+"""Of the weight of a proposed token with each later one: about the last twenty count."""
+_LEAST_GAIN: Final = 1.05
+"""Expected gains below this do not make up for what they ignore, such as the work of the host."""
+_FIRST_PAUSE: Final = 4
+_NEAR: Final = 32
+"""Sequences of a draft and a network that differ do so in their last few tokens, as a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLookup:
+    """Proposes the tokens that followed earlier, after the same last tokens (Saxena 2023, Prompt Lookup Decoding).
+
+    It costs almost nothing, and it helps where a text repeats its prompt, as summaries, corrections and code do.
+
+    Attributes:
+        tokens: the most tokens that are proposed for a run.
+        longest: at most this many last tokens are compared; of all places, the last one at which most are equal is
+            continued.
+        shortest: at least this many must be equal.
+        cost: the additional time of a run for each proposed token, relative to a run without proposals. Tokens are
+            proposed as long as the share of the accepted ones makes up for it.
+
+    Raises `InputError` for values that are out of range.
+    """
+
+    tokens: int = 8
+    longest: int = 4
+    shortest: int = 2
+    cost: float = 0.3
+
+    def __post_init__(self) -> None:
+        _check_counts("PromptLookup", tokens=self.tokens, shortest=self.shortest)
+        if isinstance(self.longest, bool) or not isinstance(self.longest, int) or self.longest < self.shortest:
+            raise InputError(
+                f"PromptLookup: longest is {self.longest!r:.80}; expected a number of tokens, "
+                f"{self.shortest} (shortest) or more"
+            )
+        _check_cost("PromptLookup", self.cost)
+
+    def found(self, tokens: Array, count: int) -> list[int]:
+        """At most `count` tokens that may follow; none if the last tokens did not occur before."""
+        ends = np.flatnonzero(tokens[:-1] == tokens[-1])
+        start = None
+        for length in range(1, min(self.longest, len(tokens) - 1) + 1):
+            ends = ends[ends >= length - 1]
+            ends = ends[tokens[ends - (length - 1)] == tokens[-length]]
+            if not ends.size:
+                break
+            if length >= self.shortest:
+                start = int(ends[-1]) + 1
+        if start is None:
+            return []
+        found: list[int] = []
+        for index in range(start, start + count):  # behind the last token, a repetition goes on
+            found.append(int(tokens[index]) if index < len(tokens) else found[index - len(tokens)])
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Proposes the tokens of a smaller language model with the same tokens (Leviathan et al. 2023, Fast Inference from
+    Transformers via Speculative Decoding; Chen et al. 2023, Accelerating Large Language Model Decoding with Speculative
+    Sampling).
+
+    Attributes:
+        network: the compiled model, as for `Generator`. It may compute the logits of the last token only.
+        tokens: the most tokens that are proposed for a run.
+        names: the model's names for its inputs and for `logits`, as for `Generator`.
+        cost: the additional time for each proposed token, of the draft and of the network, relative to a run of the
+            network without proposals. Tokens are proposed as long as the share of the accepted ones makes up for it.
+
+    Raises `InputError` for values that are out of range.
+    """
+
+    network: ExecutableNetwork
+    tokens: int = 8
+    names: Mapping[str, str] = field(default_factory=dict)
+    cost: float = 0.45
+
+    def __post_init__(self) -> None:
+        _check_counts("Draft", tokens=self.tokens)
+        _check_cost("Draft", self.cost)
+        if not isinstance(self.network, ExecutableNetwork):
+            raise InputError(f"Draft: network is a {type(self.network).__name__}; expected a compiled model")
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationStatistics:
+    """What proposals have saved; the counts of a `Generator` and of those that it was forked from.
+
+    Attributes:
+        tokens: the chosen tokens.
+        runs: the runs of the network that chose them: without proposals, as many as tokens.
+        proposed: the proposed tokens.
+        accepted: the proposed tokens that were chosen.
+    """
+
+    tokens: int = 0
+    runs: int = 0
+    proposed: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """Tokens that may follow, and the probabilities of all tokens from which each was drawn, if they were drawn."""
+
+    tokens: list[int]
+    shares: list[Array] | None = None
+
+
+class DraftGenerator(Protocol):
+    """What is needed of the draft's `Generator`."""
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The tokens of each sequence."""
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the sequence."""
+
+    def rewind(self, count: int) -> None:
+        """Forget the last `count` tokens."""
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+
+    def fork(self) -> Any:
+        """One that goes on from the same tokens."""
+
+    def computed_logits(self) -> Turn[Array]:
+        """The logits [1, vocabulary] of what follows the appended tokens."""
+
+
+class Speculation:
+    """Proposes tokens for one sequence, as many as the share of accepted ones makes worth their cost.
+
+    What it proposes depends only on the tokens and the proposals before, not on times, so that the same seed gives the
+    same tokens.
+    """
+
+    def __init__(self, options: PromptLookup | Draft, draft: DraftGenerator | None, draft_room: int | None) -> None:
+        self._options, self._draft, self._draft_room = options, draft, draft_room
+        self.statistics = SpeculationStatistics()
+        self._pace = _Pace.of(options)
+
+    def fork(self) -> Speculation:
+        """One that goes on from the same tokens."""
+        made = Speculation(self._options, None if self._draft is None else self._draft.fork(), self._draft_room)
+        made.statistics, made._pace = self.statistics, replace(self._pace)
+        return made
+
+    def reset(self) -> None:
+        """Forget the tokens, and the share of accepted ones; the counts go on."""
+        self._pace = _Pace.of(self._options)
+        if self._draft is not None:
+            self._draft.reset()
+
+    def proposed(self, tokens: list[int], ids: Array, most: int, vocabulary: int, choice: Choice) -> Turn[Proposals]:
+        """At most `most` tokens that may follow `tokens`, which are `ids` as an array.
+
+        Raises `InputError` if the draft's logits are not of `vocabulary` tokens, and what its runs raise.
+        """
+        count = min(most, self._options.tokens)
+        if self._draft_room is not None:
+            count = min(count, self._draft_room - len(tokens) + 1)
+        if count < 1:
+            return Proposals([])
+        count = self._pace.count(count)
+        if count and isinstance(self._options, PromptLookup):
+            return Proposals(self._options.found(ids, count))
+        if count:
+            return (yield from self._drafted(tokens, count, vocabulary, choice))
+        return Proposals([])
+
+    def record(self, proposed: int, accepted: int, tokens: int) -> None:
+        """Count a run that chose `tokens` tokens, of which `accepted` were among the proposed ones."""
+        known = self.statistics
+        self.statistics = SpeculationStatistics(
+            known.tokens + tokens, known.runs + 1, known.proposed + proposed, known.accepted + accepted
+        )
+        if proposed:
+            self._pace.record(proposed, accepted)
+
+    def _drafted(self, tokens: list[int], count: int, vocabulary: int, choice: Choice) -> Turn[Proposals]:
+        draft = self._draft
+        assert draft is not None
+        _follow(draft, tokens)
+        drafted: list[int] = []
+        shares: list[Array] = []
+        while True:
+            (logits,) = yield from draft.computed_logits()
+            if logits.size != vocabulary:
+                raise InputError(
+                    f"the draft's logits are of {logits.size} tokens, and the network's of {vocabulary}; expected a "
+                    "draft with the same tokens"
+                )
+            if choice.sampling.temperature == 0:
+                drafted.append(choice.chosen(logits))
+            else:
+                shares.append(choice.probabilities(logits))
+                drafted.append(_drawn(shares[-1], choice.random))
+            if len(drafted) == count:
+                return Proposals(drafted, shares or None)
+            choice.add(drafted[-1])
+            draft.append(drafted[-1:])
+
+
+class Choice:
+    """How the next token of a sequence is chosen: what the sequence has so far, and what draws its numbers."""
+
+    def __init__(self, sampling: Sampling, seen: Array, generated: Array, random: np.random.Generator) -> None:
+        self.sampling, self.random = sampling, random
+        self._seen, self._generated = seen, generated
+
+    def copy(self) -> Choice:
+        """One that draws from the same generator of numbers."""
+        return Choice(self.sampling, self._seen, self._generated, self.random)
+
+    def chosen(self, logits: Array) -> int:
+        """The next token."""
+        return self.sampling.choose(logits, self._seen, self.random, self._generated)
+
+    def probabilities(self, logits: Array) -> Array:
+        """The probability of each token."""
+        return self.sampling.probabilities(logits, self._seen, self._generated)
+
+    def add(self, token: int) -> None:
+        """Append a chosen token."""
+        if self.sampling.reads_tokens:
+            self._seen, self._generated = np.append(self._seen, token), np.append(self._generated, token)
+
+    def checked(self, logits: Array, token: int, drawn_from: Array) -> int:
+        """A token of the distribution of `chosen`: `token`, which was drawn from other probabilities, as likely as
+        possible (Leviathan et al. 2023, section 2.3; Chen et al. 2023, algorithm 2).
+        """
+        wanted = self.probabilities(logits)
+        if self.random.random() * drawn_from[token] < wanted[token]:
+            return token
+        rest = np.maximum(wanted - drawn_from, 0)
+        # Rounding may leave no rest where both distributions are the same.
+        return _drawn(rest if rest.any() else wanted, self.random)
+
+
+def chosen_tokens(
+    proposals: Proposals, logits: Array, choice: Choice, stop_tokens: frozenset[int]
+) -> list[tuple[int, np.random.Generator]]:
+    """The tokens that follow, each with what draws the numbers after it.
+
+    `logits` are those before each proposed token, and behind the last one. All tokens but the last one are proposed
+    ones; none follows a stop token. Raises what `Sampling.choose` raises for the first token.
+    """
+    chosen: list[tuple[int, np.random.Generator]] = []
+    for index, row in enumerate(logits):
+        proposed = proposals.tokens[index] if index < len(proposals.tokens) else None
+        try:
+            if proposed is None or proposals.shares is None:
+                token = choice.chosen(row)
+            else:
+                token = choice.checked(row, proposed, proposals.shares[index])
+        except EngineError:
+            if not chosen:
+                raise
+            break  # the step after these tokens raises it
+        chosen.append((token, copy_of(choice.random) if choice.sampling.temperature else choice.random))
+        if token != proposed or token in stop_tokens:
+            break
+        choice.add(token)
+    return chosen
+
+
+def copy_of(random: np.random.Generator) -> np.random.Generator:
+    """A generator that draws the same numbers."""
+    made = np.random.default_rng()
+    made.bit_generator.state = random.bit_generator.state
+    return made
+
+
+def completed(turn: Turn[_Result]) -> _Result:
+    """Run a computation in this thread; returns its result."""
+    try:
+        request, inputs = next(turn)
+        while True:
+            try:
+                outputs = request.infer(inputs)
+            except EngineError as e:
+                request, inputs = turn.throw(e)
+            else:
+                request, inputs = turn.send(outputs)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    finally:
+        turn.close()
+
+
+async def completed_async(turn: Turn[_Result]) -> _Result:
+    """Run a computation without blocking the event loop; returns its result."""
+    try:
+        request, inputs = next(turn)
+        while True:
+            try:
+                request.start_async(inputs)
+                outputs = await request
+            except EngineError as e:
+                request, inputs = turn.throw(e)
+            else:
+                request, inputs = turn.send(outputs)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    finally:
+        turn.close()
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How many tokens to propose, by the share of accepted ones (Leviathan et al. 2023, section 3.3 and 3.5).
+
+    Where they do not make up for their cost, one token is proposed now and then, after pauses that become longer.
+    """
+
+    cost: float
+    prior: float
+    longest_pause: int
+    accepted: float
+    trials: float = _PRIOR_TRIALS
+    pause: int = _FIRST_PAUSE
+    left: int = 0
+    """The tokens until the next proposal."""
+    is_paused: bool = False
+
+    @classmethod
+    def of(cls, options: PromptLookup | Draft) -> _Pace:
+        # Proposals of a draft cost more; it must compute all tokens before them, also those of a pause, so that pauses
+        # of one length would be paid again and again.
+        prior, longest = (0.5, 16) if isinstance(options, PromptLookup) else (0.7, 1 << 20)
+        return cls(options.cost, prior, longest, prior * _PRIOR_TRIALS)
+
+    def count(self, most: int) -> int:
+        """How many tokens to propose for the next run, at most `most`."""
+        if self.left:
+            self.left -= 1
+            return 0
+        return 1 if self.is_paused else self._best(most) or 1
+
+    def record(self, proposed: int, accepted: int) -> None:
+        """Count the tokens of a run; those behind the first refused one say nothing."""
+        if self.is_paused:
+            if not accepted:
+                self.pause = min(2 * self.pause, self.longest_pause)
+                self.left = self.pause
+                return
+            self.is_paused, self.pause = False, max(_FIRST_PAUSE, self.pause // 4)
+            self.accepted, self.trials = self.prior * _PRIOR_TRIALS, _PRIOR_TRIALS
+        trials = min(proposed, accepted + 1)
+        weight = _DECAY**trials
+        self.accepted, self.trials = self.accepted * weight + accepted, self.trials * weight + trials
+        if not self._best(proposed):
+            self.is_paused, self.left = True, self.pause
+
+    def _best(self, most: int) -> int:
+        """The number with the greatest expected gain; 0 if none is worth it."""
+        share = self.accepted / self.trials
+        best, gain, tokens = 0, _LEAST_GAIN, 1.0
+        for count in range(1, most + 1):
+            tokens += share**count
+            if (found := tokens / (1 + self.cost * count)) > gain:
+                best, gain = count, found
+        return best
+
+
+def _follow(draft: DraftGenerator, tokens: list[int]) -> None:
+    """Let the draft have these tokens, of which those that it has already are not computed again."""
+    known = draft.tokens[0] if draft.tokens else []
+    both = min(len(known), len(tokens) - 1)  # the last token is computed in any case: its logits are needed
+    near = max(0, both - _NEAR)
+    first = near if known[:near] == tokens[:near] else 0
+    common = next((i for i in range(first, both) if known[i] != tokens[i]), both)
+    draft.rewind(len(known) - common)
+    draft.append(tokens[common:])
+
+
+def _drawn(weights: Array, random: np.random.Generator) -> int:
+    """A token, drawn by weights that need not add up to 1."""
+    sums = np.cumsum(weights)
+    place = int(np.searchsorted(sums, random.random() * sums[-1], side="right"))
+    return min(place, int(np.flatnonzero(weights)[-1]))
+
+
+def _check_counts(what: str, **counts: object) -> None:
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{what}: {name} is {value!r:.80}; expected a number of tokens, 1 or more")
+
+
+def _check_cost(what: str, cost: object) -> None:
+    if isinstance(cost, bool) or not isinstance(cost, Real) or not math.isfinite(cost) or cost < 0:
+        raise InputError(f"{what}: cost is {cost!r:.80}; expected a number of 0 or more")
