@@ -223,6 +223,48 @@ def test_sequences_that_cannot_join(path: Path, compiled: Callable[[str], Any]) 
         np.testing.assert_array_equal(state.get(), before[name])
 
 
+@pytest.mark.parametrize("device", DEVICES[:3])
+@pytest.mark.parametrize("path", GROWING, indirect=True)
+def test_a_batch_is_gathered_of_sequences_of_requests(path: Path, compiled: Callable[[str], Any], device: str) -> None:
+    """Each goes on as it would without the others, and the requests keep their values."""
+    network, generator = compiled(device), np.random.default_rng(3)
+    batch, one = network.create_infer_request(), network.create_infer_request()
+    batch.infer(step(path, generator, 2, 0, 5))
+    one.infer(step(path, generator, 1, 0, 3))
+    fork = batch.fork()
+    new = network.create_infer_request()
+    new.gather([(one, 0, 3), (batch, 1, 5)])
+    batch.gather([(batch, 0, 5)])
+    token = step(path, generator, 2, 5, 1)
+    token["position_ids"][0] = 3
+    found = new.infer({**token, "attention_mask": np.array([[0] * 2 + [1] * 4, [1] * 6])})["logits"]
+    alone = {name: value[:1] for name, value in token.items()} | {"attention_mask": np.ones((1, 4), np.int64)}
+    np.testing.assert_allclose(found[0], one.infer(alone)["logits"][0], rtol=0, atol=TOLERANCE)
+    other = {**token, "position_ids": np.full((2, 1), 5)}
+    whole = fork.infer(other)["logits"]
+    np.testing.assert_allclose(found[1], whole[1], rtol=0, atol=TOLERANCE)
+    found = batch.infer({name: value[:1] for name, value in other.items()})["logits"]
+    np.testing.assert_allclose(found[0], whole[0], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("path", GROWING[:1], indirect=True)
+def test_sequences_that_cannot_be_gathered(path: Path, compiled: Callable[[str], Any]) -> None:
+    network, generator = compiled("CPU"), np.random.default_rng(3)
+    batch, new = network.create_infer_request(), network.create_infer_request()
+    batch.infer(step(path, generator, 2, 0, 5))
+    before = {name: state.get() for name, state in batch.query_state().items()}
+    for sources, said in (
+        ([], "1 sequence or more"), ([(new, 0, 0)], "no value before the first inference"),
+        ([(batch, 0, 6)], "cannot gather 6 positions"), ([(batch, 2, 1)], "of sequence 2"),
+        ([(batch, -1, 1)], "of sequence -1"),
+        ([(compiled("CPU").create_infer_request(), 0, 1)], "requests of the same network"),
+    ):  # fmt: skip
+        with pytest.raises(StateError, match=said):
+            batch.gather(sources)
+    for name, state in batch.query_state().items():
+        np.testing.assert_array_equal(state.get(), before[name])
+
+
 def test_a_saved_state_goes_on_on_another_device(path: Path, compiled: Callable[[str], Any], tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     prompt, token = step(path, generator, 1, 0, 4), step(path, generator, 1, 4, 1)

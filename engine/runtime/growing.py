@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 from weakref import ref
 
@@ -82,6 +83,30 @@ class GrowingSet:
             part[:length] = each
         return cls(block, length)
 
+    @classmethod
+    def gathered(cls, sources: Sequence[tuple[GrowingSet, int, int]], batch_axes: Sequence[int]) -> GrowingSet:
+        """A batch of sequences of sets: sequence i is the last `count` positions of sequence `index` of a set, for the
+        triple (set, index, count) at i.
+
+        It is as long as the longest; shorter ones have zeros before them. All sets must have values of equal forms and
+        shapes, but for their lengths and numbers of sequences. Raises `OutOfMemoryError`.
+        """
+        length = max(count for _, _, count in sources)
+        first = sources[0][0]._block
+        values = [
+            value.with_sequences(axis, len(sources)) for value, axis in zip(first.values, batch_axes, strict=True)
+        ]
+        with _lock:
+            block = _Block.of(values, length, first.allocate)
+            for place, (value, axis) in enumerate(zip(values, batch_axes, strict=True)):
+                turned = value.turned(axis)
+                rows = np.moveaxis(block.arrays[place], turned, 0)
+                for row, (given, index, count) in enumerate(sources):
+                    rows[row][: length - count] = 0
+                    one = np.moveaxis(given.blocks[place], turned, 0)[index]
+                    rows[row][length - count : length] = one[given.length - count : given.length]
+            return cls(block, length)
+
     def __len__(self) -> int:
         """The number of values."""
         return len(self._block.values)
@@ -125,8 +150,7 @@ class GrowingSet:
                     new[: self.length] = old[: self.length]
             start = self.length - other.length
             for part, given, value, axis in zip(block.arrays, other.blocks, block.values, batch_axes, strict=True):
-                # The dimension that grows comes first.
-                turned = axis + 1 if axis < value.form.axis else axis
+                turned = value.turned(axis)
                 rows, one = np.moveaxis(part, turned, 0)[index], np.moveaxis(given, turned, 0)[0]
                 rows[:start] = 0
                 rows[start : self.length] = one[: other.length]
@@ -182,6 +206,16 @@ class _Value:
     def shape(self, length: int) -> tuple[int, ...]:
         axis = self.form.axis
         return (*self.like[:axis], length, *self.like[axis + 1 :])
+
+    def turned(self, axis: int) -> int:
+        """Where a dimension of the value is in memory, whose first dimension is the one that grows."""
+        return axis + 1 if axis < self.form.axis else axis
+
+    def with_sequences(self, axis: int, count: int) -> _Value:
+        """The value of a batch of `count` sequences, whose dimension is `axis`."""
+        like, kept = list(self.like), list(self.kept)
+        like[axis] = kept[self.turned(axis) - 1] = count
+        return replace(self, like=tuple(like), kept=tuple(kept))
 
     @property
     def position_bytes(self) -> int:

@@ -247,6 +247,65 @@ class States:
             taken[port.name] = mine
         self._values = taken
 
+    def gather(self, sources: Sequence[tuple[States, int, int]]) -> None:
+        """Let sequence i be the last `count` positions of sequence `index` of `states`, for the triple at i.
+
+        Variables that grow are as long as the longest, with zeros before shorter ones; others are taken whole. Raises
+        `StateError`, and keeps the values, if there is no such sequence, or if a variable has no dimension of sequences
+        or other lengths than in the first of the sources; `OutOfMemoryError`.
+        """
+        if not sources:
+            raise StateError(f"{self._network}: a batch is gathered of 1 sequence or more")
+        for port in self.ports:
+            for states, index, count in sources:
+                self._check_gathered(port, states, index, count, sources[0][0])
+            if not port.before.shape[port.variable.batch_axis or 0].accepts(len(sources)):
+                raise StateError(
+                    f"{self._network}: variable `{port.name}` has "
+                    f"{port.before.shape[port.variable.batch_axis or 0]} sequences; got {len(sources)}"
+                )
+        groups = [states._group() for states, _, _ in sources]
+        if all(group is not None for group in groups):
+            triples = [(g, i, n) for g, (_, i, n) in zip(groups, sources, strict=True) if g is not None]
+            made = GrowingSet.gathered(triples, [port.variable.batch_axis or 0 for port in self.ports])
+            self._values = {port.name: value for port, value in zip(self.ports, made.arrays, strict=True)}
+            return
+        self._values = {port.name: self._gathered(port, sources) for port in self.ports}
+
+    def _check_gathered(self, port: StatePort, states: States, index: int, count: int, first: States) -> None:
+        axis, grown = port.variable.batch_axis, port.variable.axis
+        value, like = states._values.get(port.name), first._values.get(port.name)
+        if axis is None or value is None or like is None:
+            why = "has no dimension of sequences" if axis is None else "has no value before the first inference"
+            raise StateError(f"{self._network}: cannot gather sequences: variable `{port.name}` {why}")
+        others = [i for i in range(len(like.shape)) if i not in (axis, grown)]
+        is_long_enough = grown is None or 0 <= count <= value.shape[grown]
+        is_alike = len(value.shape) == len(like.shape) and all(value.shape[i] == like.shape[i] for i in others)
+        if not is_alike or not is_long_enough or not 0 <= index < value.shape[axis]:
+            raise StateError(
+                f"{self._network}: cannot gather {count} positions of sequence {index} of variable `{port.name}` "
+                f"{list(value.shape)} beside {list(like.shape)}"
+            )
+
+    @staticmethod
+    def _gathered(port: StatePort, sources: Sequence[tuple[States, int, int]]) -> Array:
+        axis, grown = port.variable.batch_axis or 0, port.variable.axis
+        arrays: dict[int, Array] = {id(states): plain(states._values[port.name]) for states, _, _ in sources}
+        like = arrays[id(sources[0][0])]
+        shape = list(like.shape)
+        shape[axis] = len(sources)
+        if grown is not None:
+            shape[grown] = max(count for _, _, count in sources)
+        made = np.zeros(shape, like.dtype)
+        for row, (states, index, count) in enumerate(sources):
+            to, one = np.moveaxis(made, axis, 0)[row], np.moveaxis(arrays[id(states)], axis, 0)[index]
+            if grown is not None:
+                turned = grown - 1 if axis < grown else grown
+                to, one = np.moveaxis(to, turned, 0), np.moveaxis(one, turned, 0)
+                to, one = to[len(to) - count :], one[len(one) - count :]
+            to[...] = one
+        return made
+
     def _group(self) -> GrowingSet | None:
         """The set that has all values, in the order of the variables; None if there is none."""
         values = list(self._values.values())

@@ -102,3 +102,30 @@ def test_memory_that_cannot_grow_is_a_typed_error_and_leaves_the_value() -> None
         values.extended(1 << 58)
     grown = appended(values, np.zeros((1, 2)), np.zeros((1, 3)))
     assert arrays_of(grown)[0].tolist() == [[1, 1], [1, 1], [0, 0]]
+
+
+def test_sequences_are_gathered() -> None:
+    """In any order, also twice, of sets whose dimensions of sequences are before and behind the one that grows."""
+    axes, batch_axes = [0, 2], [1, 0]
+    random = np.random.default_rng(0)
+
+    def some(length: int, count: int) -> tuple[GrowingSet, list[Any]]:
+        arrays = [random.random((length, count, 3)), random.random((count, 2, length, 4)).astype(np.float32)]
+        longer = made(*arrays, axes=axes).extended(1)
+        for block in longer.blocks:
+            block[length] = 9
+        return longer.shortened(1), arrays
+
+    (left, first), (right, second) = some(5, 2), some(3, 1)
+    sources = [(right, 0, 3), (left, 1, 2), (left, 0, 5), (left, 0, 0)]
+    found = arrays_of(GrowingSet.gathered(sources, batch_axes))
+    expected = [np.zeros((5, 4, 3)), np.zeros((4, 2, 5, 4), np.float32)]
+    for row, (source, index, count) in enumerate(sources):
+        tokens, heads = first if source is left else second
+        expected[0][5 - count :, row] = tokens[len(tokens) - count :, index]
+        expected[1][row, :, 5 - count :] = heads[index, :, heads.shape[2] - count :]
+    for each, wanted in zip(found, expected, strict=True):
+        assert each.dtype == wanted.dtype
+        np.testing.assert_array_equal(each, wanted)
+    for each, wanted in zip(arrays_of(left), first, strict=True):
+        np.testing.assert_array_equal(each, wanted)
