@@ -6,19 +6,24 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from engine import Core
-from engine.errors import Cancelled, DeviceError, InputError, StateError
-from engine.generation import Generator, Sampling, Scheduler
+from engine.errors import Cancelled, DeviceError, InputError, OutOfMemoryError, StateError
+from engine.generation import Generator, Sampling, Scheduler, SchedulerStatistics
+from engine.generation.prompt_chunks import PromptChunks
+from engine.generation.sequence_groups import RunCost, divided
 from engine.passes import MakeStateful
+from engine.runtime import GrowingSet
 
 DECODERS = Path(__file__).parent / "fixtures" / "decoders"
 PROMPTS = [[3, 14, 15, 9], [2], [7, 1, 8], [2, 8, 1, 8, 2, 8, 1, 8], [31], [5, 6], [9] * 12, [1, 2, 3], [4], [30, 29]]
@@ -143,16 +148,15 @@ def test_closing_ends_all(llama: Any) -> None:
 
 
 def test_a_failure_of_the_thread_reaches_the_readers(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step fails, and the repair of the batch after it fails, too."""
+    """A step fails, and the removal of its sequences fails, too."""
     scheduler, submitted = Scheduler(llama, 2), threading.Event()
     monkeypatch.setattr(scheduler, "_step", lambda: submitted.wait(60) and 1 / 0)
-    monkeypatch.setattr(scheduler._batch, "reset_state", lambda: 1 / 0)
+    monkeypatch.setattr(scheduler, "_drop_all", lambda error: 1 / 0)
     streams = [scheduler.submit([3], 5) for _ in range(3)]
     submitted.set()
-    with pytest.raises(DeviceError, match="computing a token failed: ZeroDivisionError"):
-        streams[0].result()
-    with pytest.raises(DeviceError, match="the scheduler failed: ZeroDivisionError"):
-        streams[2].result()
+    for stream in streams:
+        with pytest.raises(DeviceError, match="the scheduler failed: ZeroDivisionError"):
+            stream.result()
     assert scheduler.failure is not None
     with pytest.raises(DeviceError, match="the scheduler failed: ZeroDivisionError"):
         scheduler.submit([3])
@@ -161,14 +165,14 @@ def test_a_failure_of_the_thread_reaches_the_readers(llama: Any, monkeypatch: py
 
 def test_a_failure_in_a_prompt_ends_one_sequence_only(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its class: in a server, one request would end the answers of all others, for ever."""
-    admit = Scheduler._admit
+    compute = Scheduler._compute_chunk
 
-    def fails(self: Scheduler, stream: Any) -> None:
-        if stream.prompt == [13]:
+    def fails(self: Scheduler, prompt: Any, size: int) -> bool:
+        if prompt.stream.prompt == [13]:
             raise LookupError("of a plugin")
-        admit(self, stream)
+        return compute(self, prompt, size)
 
-    monkeypatch.setattr(Scheduler, "_admit", fails)
+    monkeypatch.setattr(Scheduler, "_compute_chunk", fails)
     with Scheduler(llama, 3) as scheduler:
         streams = [scheduler.submit(prompt, 20) for prompt in ([3], [13], [7, 1])]
         with pytest.raises(DeviceError, match="computing a token failed: LookupError: of a plugin"):
@@ -177,45 +181,197 @@ def test_a_failure_in_a_prompt_ends_one_sequence_only(llama: Any, monkeypatch: p
         assert scheduler.failure is None
 
 
-@pytest.mark.parametrize("where", ["arranging", "setting", "looking"])
-def test_a_step_without_memory_ends_the_sequences_of_the_batch_only(
-    llama: Any, monkeypatch: pytest.MonkeyPatch, where: str
+def test_a_failure_of_the_arrangement_ends_the_running_sequences_only(
+    llama: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory runs out when the long sequence has left and columns are dropped, or when the sequence at fault is looked
-    for.
-    """
     with Scheduler(llama, 3) as scheduler:
-        arrange, states, left = scheduler._arrange, scheduler._batch.query_state, [1]
-        submitted = threading.Event()
+        regroup, submitted = scheduler._regroup, threading.Event()
 
-        def failing(*args: Any, **options: Any) -> Any:
-            left.clear()
+        def fails() -> None:
+            assert submitted.wait(60)
+            monkeypatch.setattr(scheduler, "_regroup", regroup)
             raise MemoryError("none is left")
 
-        def arranged(row: int | None = None) -> None:
-            assert submitted.wait(60)  # so that no sequence joins after the failure
-            with monkeypatch.context() as patch:
-                if row is None and left and where == "arranging":
-                    failing()
-                if row is None and left and where == "setting":
-                    found = states()
-                    found[sorted(found)[-1]] = SimpleNamespace(get=found[sorted(found)[-1]].get, set=failing)
-                    patch.setattr(scheduler._batch, "query_state", lambda: found)
-                if row is None and left and where == "looking":
-                    patch.setattr(scheduler, "_failing_alone", failing)
-                    scheduler._fail(DeviceError("of a step"))
-                arrange(row)
-
-        monkeypatch.setattr(scheduler, "_arrange", arranged)
-        streams = [scheduler.submit(*each) for each in ((PROMPTS[6], 2), ([7], 20), ([3], 20))]
+        monkeypatch.setattr(scheduler, "_regroup", fails)
+        stream = scheduler.submit([7], 20)
         submitted.set()
-        assert streams[0].result() == alone(llama, PROMPTS[6], 2)
-        for stream in streams[1:]:
-            with pytest.raises(DeviceError, match="computing a token failed: MemoryError: none is left"):
-                stream.result()
-        assert not left
+        with pytest.raises(DeviceError, match="computing a token failed: MemoryError: none is left"):
+            stream.result()
         assert scheduler.submit([3], 8).result() == alone(llama, [3], 8)
         assert scheduler.failure is None
+
+
+def test_sequences_stay_where_they_are_if_there_is_no_memory_for_copies(
+    llama: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(cls: Any, *_: Any) -> Any:
+        raise OutOfMemoryError("none is left")
+
+    monkeypatch.setattr(GrowingSet, "gathered", classmethod(fails))
+    with Scheduler(llama, 4) as scheduler:
+        streams = [scheduler.submit(prompt, 9) for prompt in PROMPTS]
+        assert [stream.result() for stream in streams] == [alone(llama, prompt, 9) for prompt in PROMPTS]
+
+
+def test_a_cache_that_cannot_grow_ends_the_longest_sequence_only(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of the variables hold 64 positions at first, and cannot be lengthened while one sequence is longer."""
+    prompts, expected = PROMPTS[:3], [alone(llama, prompt, 30) for prompt in PROMPTS[:3]]
+    extended = GrowingSet.extended
+
+    def limited(self: GrowingSet, count: int) -> GrowingSet:
+        if self.length + count > 64:
+            raise OutOfMemoryError("not enough memory for 65 positions")
+        return extended(self, count)
+
+    monkeypatch.setattr(GrowingSet, "extended", limited)
+    with Scheduler(llama, 4) as scheduler:
+        endless = scheduler.submit([3, 14, 15], 10**6)
+        streams = [scheduler.submit(prompt, 30) for prompt in prompts]
+        with pytest.raises(OutOfMemoryError, match="65 positions"):
+            endless.result()
+        assert len(endless.tokens) == 64 - 3 + 1
+        assert [stream.result() for stream in streams] == expected
+        assert scheduler.submit(prompts[0], 30).result() == expected[0]
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+@pytest.mark.parametrize("seed", range(3))
+def test_random_sequences(device: str, seed: int) -> None:
+    """Of very different lengths, submitted and cancelled at random moments; with chunks of several sizes."""
+    compiled, random = network(device=device), np.random.default_rng(seed)
+    with Scheduler(compiled, int(random.integers(2, 7)), prompt_chunk=[None, 1, 5][seed]) as scheduler:
+        submitted = []
+        for _ in range(14):
+            length = int(random.choice([1, 2, 5, 40, 90]))
+            prompt, count = random.integers(0, 32, length).tolist(), int(random.integers(1, 25))
+            submitted.append((prompt, count, scheduler.submit(prompt, count)))
+            read = submitted[random.integers(len(submitted))][2]
+            if not read.is_cancelled:
+                for _ in zip(range(random.integers(3)), read, strict=False):
+                    pass
+            if random.random() < 0.2:
+                submitted[random.integers(len(submitted))][2].cancel()
+        for prompt, count, stream in submitted:
+            expected = alone(compiled, prompt, count)
+            try:
+                assert stream.result() == expected
+            except Cancelled:
+                assert stream.is_cancelled
+                assert stream.tokens == expected[: len(stream.tokens)]
+
+
+class Runs:
+    """The shapes of `input_ids` of all runs, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shapes: list[tuple[int, int]] = []
+        made = Scheduler._inputs
+
+        def inputs(scheduler: Scheduler, ids: Any, mask: Any, positions: Any) -> Any:
+            self.shapes.append(ids.shape)
+            return made(scheduler, ids, mask, positions)
+
+        monkeypatch.setattr(Scheduler, "_inputs", inputs)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_a_prompt_is_computed_in_chunks_between_tokens(llama: Any, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """Otherwise, a running sequence waits for the whole prompt."""
+    prompt = np.random.default_rng(0).integers(0, 32, 100).tolist()
+    expected = [alone(llama, [3], 130), alone(llama, prompt, 5)]
+    runs = Runs(monkeypatch)
+    with Scheduler(llama, 4, prompt_chunk=chunk) as scheduler:
+        running = scheduler.submit([3], 130)
+        next(iter(running))
+        assert scheduler.submit(prompt, 5).result() == expected[1]
+        assert running.result() == expected[0]
+    chunks = [index for index, (_, count) in enumerate(runs.shapes) if count == chunk and index]
+    if chunk > 1:
+        assert len(chunks) == 100 // chunk
+        assert all(runs.shapes[index + 1][1] == 1 for index in chunks)
+    assert max(count for _, count in runs.shapes) <= chunk
+
+
+def test_a_prompt_is_computed_whole_while_no_sequence_runs(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs(monkeypatch)
+    with Scheduler(llama, 4, prompt_chunk=2) as scheduler:
+        scheduler.submit(PROMPTS[6], 2).result()
+    assert runs.shapes == [(1, 12), (1, 1)]
+
+
+def test_only_running_sequences_are_computed(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 64 costs as much as in a batch of one; a sequence is copied into another batch where that pays."""
+    runs = Runs(monkeypatch)
+    with Scheduler(llama, 64) as scheduler:
+        assert scheduler.submit([3], 40).result() == alone(llama, [3], 40)
+        assert {count for count, _ in runs.shapes} == {1}
+        runs.shapes.clear()
+        streams = [scheduler.submit([index], 4 if index else 200) for index in range(6)]
+        for stream in streams:
+            stream.result()
+    assert max(count for count, _ in runs.shapes) > 1
+    assert runs.shapes[-1] == (1, 1)
+
+
+def test_memory_follows_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without groups, each of the short sequences would take as much as the long one."""
+    compiled = network()
+    monkeypatch.setattr(type(compiled), "memory_statistics", lambda self: {"weights": 1000})
+    with Scheduler(compiled, 8) as scheduler:
+        assert scheduler.statistics == SchedulerStatistics()
+        stream = scheduler.submit([1] * 150, 30)
+        next(tokens := iter(stream))
+        each = scheduler.statistics.state_bytes // 150
+        others = [scheduler.submit([index], 25) for index in range(7)]
+        most = 0
+        for _ in tokens:
+            found = scheduler.statistics
+            held = sum(max(1, other.computed) for other in (stream, *others)) * each
+            most = max(most, found.state_bytes / held)
+        assert most < 4
+
+
+def divisions(lengths: list[int]) -> Iterator[list[list[int]]]:
+    if not lengths:
+        yield []
+    for index in range(1, len(lengths) + 1):
+        for rest in divisions(lengths[index:]):
+            yield [lengths[:index], *rest]
+
+
+@settings(max_examples=100)
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=8), st.integers(1, 10**6), st.integers(0, 1000))
+def test_groups_cost_least(lengths: list[int], weights: int, position: int) -> None:
+    """Compared with all ways to divide the lengths in order."""
+    cost = RunCost(weights, position)
+    found = divided(lengths, cost)
+    assert sorted(index for group in found for index in group) == list(range(len(lengths)))
+
+    def total(groups: list[list[int]]) -> int:
+        return sum(cost.of_run(len(group), max(group)) for group in groups)
+
+    given = [[lengths[index] for index in group] for group in found]
+    assert total(given) == min(map(total, divisions(sorted(lengths))))
+
+
+def test_sizes_of_chunks_follow_their_times() -> None:
+    """A running sequence would wait too long, or a prompt."""
+    chunks = PromptChunks()
+    assert chunks.size(chunks.allowed) == 16
+
+    def settled(step: float) -> int:
+        for index in range(60):
+            chunks.note_step(step)
+            size = max(1, chunks.size(chunks.allowed))
+            chunks.note_chunk(size, 4.0 + size / 8 + 1000 * (index < 2))  # plans are made
+        assert chunks.allowed == 1.5 * step
+        return size
+
+    assert settled(8.0) == 48  # takes 10 seconds of 12
+    assert settled(80.0) == 768  # 100 of 120 seconds
+    assert settled(4.0) == 16  # 6 seconds
+    assert chunks.size(0.0) == chunks.size(-1.0) == 0
+    assert settled(1.0) == 1
 
 
 @pytest.mark.parametrize("penalty", [1e308, 1e-308])
@@ -301,6 +457,8 @@ def test_what_is_refused(llama: Any) -> None:
             scheduler.submit([1], 0)
     with pytest.raises(InputError, match="slots is 0"):
         Scheduler(llama, 0)
+    with pytest.raises(InputError, match="prompt_chunk is 0"):
+        Scheduler(llama, prompt_chunk=0)
     value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.INT64, shape)  # noqa: E731
     graph = helper.make_graph(
         [helper.make_node("Concat", ["past_0", "input_ids"], ["present_0"], axis=1),

@@ -4,8 +4,9 @@ from engine.generation.genai_folder import GenaiFolder, read_genai_folder
 from engine.generation.generator import Generator
 from engine.generation.measurement import GenerationTimes, measure_generation
 from engine.generation.sampling import Sampling
-from engine.generation.scheduler import Scheduler, Stream
+from engine.generation.scheduler import Scheduler, SchedulerStatistics
 from engine.generation.speculation import Draft, PromptLookup, SpeculationStatistics
+from engine.generation.stream import Stream
 from engine.generation.text import TextStream, Tokenizer, read_tokenizer
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "PromptLookup",
     "Sampling",
     "Scheduler",
+    "SchedulerStatistics",
     "SpeculationStatistics",
     "Stream",
     "TextStream",

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from dataclasses import field
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import Cancelled, DeviceError, EngineError, InputError, StateError
+from engine.errors import Cancelled, DeviceError, EngineError, InputError, OutOfMemoryError, StateError
 from engine.generation.generator import (
     IDS,
     LOGITS,
@@ -23,118 +22,77 @@ from engine.generation.generator import (
     largest_token,
     vocabulary_of,
 )
+from engine.generation.prompt_chunks import PromptChunks
 from engine.generation.sampling import Sampling
-from engine.plugin_api import ExecutableNetwork
+from engine.generation.sequence_groups import RunCost, SequenceGroup, divided
+from engine.generation.stream import Stream
+from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.runtime.lifecycle import Participant, lifecycle
 from engine.startup import dataclass
 from engine.threads import Signal, start_thread
 
 Array = NDArray[Any]
 
+_DIVISION_STEPS: Final = 32
+"""After how many tokens it is computed anew which sequences belong together, if none has joined or left."""
+_UNKNOWN_WEIGHTS: Final = 1 << 62
+"""The bytes of weights that are more than all else, so that sequences are in one group."""
 
-class Stream:
-    """The tokens of a submitted sequence, each as soon as it is computed: an iterator, also for asyncio.
 
-    Iterating raises the error that ended the sequence, if one did: `Cancelled` after `cancel`, `StateError` if it
-    reached the bound of the variables. It may be read by one thread, and cancelled by any.
+@dataclass(slots=True, eq=False)
+class _Prompt:
+    """A sequence whose prompt is computed, by a request of its own."""
+
+    stream: Stream
+    request: AsyncInferRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """How the sequences would be divided into groups for the next tokens to cost least.
+
+    Attributes:
+        parts: the groups that do not exist yet.
+        saved: what each token of all sequences would cost less.
+        price: the cost of making the groups.
     """
 
-    def __init__(self, prompt: list[int], sampling: Sampling, max_tokens: int, stop_tokens: frozenset[int]) -> None:
-        self.prompt, self.sampling, self.max_tokens, self.stop_tokens = prompt, sampling, max_tokens, stop_tokens
-        self.tokens: list[int] = []
-        """The tokens so far."""
-        self.random = np.random.default_rng(None if sampling.seed is None else [sampling.seed, 0])
-        self.is_cancelled = False
-        self._read = 0
-        """How many tokens the iteration has given."""
-        self._error: EngineError | None = None
-        self._has_ended = False
-        self._lock = threading.Lock()
-        self._changed = Signal(self._lock)
-
-    def cancel(self) -> None:
-        """End the sequence before its next token."""
-        self.is_cancelled = True
-
-    def result(self) -> list[int]:
-        """Wait for the end; returns all tokens. Raises the error that ended the sequence."""
-        for _ in self:
-            pass
-        return self.tokens
-
-    def __iter__(self) -> Iterator[int]:
-        while (token := self._next()) is not None:
-            yield token
-
-    async def __aiter__(self) -> AsyncIterator[int]:
-        while (token := await asyncio.to_thread(self._next)) is not None:
-            yield token
-
-    def add(self, logits: Array) -> bool:
-        """Choose the next token; returns whether it is the last one. Called by the scheduler."""
-        seen = np.array([*self.prompt, *self.tokens], np.int64)
-        token = self.sampling.choose(logits, seen, self.random, seen[len(self.prompt) :])
-        with self._lock:
-            self.tokens.append(token)
-            self._changed.notify_all()
-        is_last = token in self.stop_tokens or len(self.tokens) == self.max_tokens
-        if is_last:
-            self.end(None)
-        return is_last
-
-    def end(self, error: EngineError | None) -> None:
-        """Let the reader's iteration end. Called by the scheduler."""
-        with self._lock:
-            self._error, self._has_ended = error, True
-            self._changed.notify_all()
-
-    def after_fork(self, error: EngineError) -> None:
-        """Replace the lock, which another thread may have held, and end the reading."""
-        self._lock = threading.Lock()
-        self._changed = Signal(self._lock)
-        self.end(error)
-
-    def _next(self) -> int | None:
-        self._changed.wait_for(lambda: self._read < len(self.tokens) or self._has_ended)
-        if self._read < len(self.tokens):
-            self._read += 1
-            return self.tokens[self._read - 1]
-        if self._error is not None:
-            raise self._error
-        return None
+    parts: list[list[Stream]]
+    saved: int
+    price: int
 
 
-@dataclass(slots=True)
-class _Slots:
-    """The sequences of the batch, by row.
+@dataclass(frozen=True, slots=True)
+class SchedulerStatistics:
+    """What a scheduler does at a moment.
 
-    All rows append at the same column, so that a sequence has the last columns of its row, and others are masked.
+    Attributes:
+        running: the sequences that get tokens.
+        waiting: those whose prompts are not computed yet, or not entirely.
+        groups: into how many groups the running ones are divided.
+        state_bytes: the bytes of the keys and values of the groups.
     """
 
-    streams: list[Stream | None]
-    mask: Array
-    """[rows, columns]: which columns of the variables belong to the row's sequence."""
-    lengths: list[int] = field(default_factory=list)
-
-    @property
-    def active(self) -> list[int]:
-        """The rows that have a sequence."""
-        return [row for row, stream in enumerate(self.streams) if stream is not None]
-
-    @property
-    def first_column(self) -> int:
-        """The first column that a sequence has."""
-        return min((int(self.mask[row].argmax()) for row in self.active), default=self.mask.shape[1])
+    running: int = 0
+    waiting: int = 0
+    groups: int = 0
+    state_bytes: int = 0
 
 
 class Scheduler(Participant):
     """Generates tokens for many sequences at a time, in one thread.
 
-    Each step computes one token for all sequences of the batch, which reads the weights once for all of them. A
-    submitted prompt is computed by itself, in the order of submission, as soon as there is a free row; its keys and
-    values then join the batch's. So every sequence of the batch gets a token in each step, and those that wait are
-    served in turn. The tokens of a sequence do not depend on the others, up to rounding; one that fails, such as by a
-    token that the model cannot read, ends alone.
+    Each step computes one token for all running sequences, which reads the weights once for all of them. A submitted
+    prompt is computed by itself, in the order of submission, as soon as fewer than `slots` sequences run; while others
+    run, in chunks between two of their tokens. Those that wait are served in turn. The tokens of a sequence do not
+    depend on the others, up to rounding; one that fails, such as by a token that the model cannot read, ends alone.
+
+    Each row of a batch takes as much memory as the longest, and as much time in attention. So sequences of very
+    different lengths are computed in groups, each of which reads the weights once: in those that read the fewest bytes
+    together. Groups are made anew, with rows for running sequences only, once that saves as much as it costs, so
+    keys and values take at most about twice what the tokens of running sequences take, and the bytes of the weights
+    for each doubling from the shortest length to the longest. They are read from `network.memory_statistics()`; if it
+    does not state them, there is one group.
 
     The network is a language model as for `Generator`, with the inputs `attention_mask` and `position_ids`.
     Thread-safe.
@@ -143,14 +101,24 @@ class Scheduler(Participant):
         network: the compiled model.
         slots: how many sequences are computed together.
         names: as for `Generator`.
+        prompt_chunk: the most tokens of a prompt that are computed between two tokens of running sequences. By default,
+            the number follows from measured times: a chunk takes up to one and a half times as long as a token.
 
     Raises `InputError` if the network has other inputs, or variables that do not grow, have no dimension of sequences,
     or are written at positions that the model computes.
     """
 
-    def __init__(self, network: ExecutableNetwork, slots: int = 8, *, names: dict[str, str] | None = None) -> None:
-        if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
-            raise InputError(f"slots is {slots!r}; expected 1 or more")
+    def __init__(
+        self,
+        network: ExecutableNetwork,
+        slots: int = 8,
+        *,
+        names: dict[str, str] | None = None,
+        prompt_chunk: int | None = None,
+    ) -> None:
+        for what, value in (("slots", slots), ("prompt_chunk", 1 if prompt_chunk is None else prompt_chunk)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{what} is {value!r}; expected 1 or more")
         self._names = checked_names(network.signature, names or {})
         for role in (MASK, POSITIONS):
             if role not in self._names:
@@ -166,10 +134,8 @@ class Scheduler(Participant):
         self._network, self._count = network, slots
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
         self._largest = largest_token(network.signature, self._names[IDS])
-        self._batch, self._alone = network.create_infer_request(), network.create_infer_request()
-        self._slots = _Slots([None] * slots, np.zeros((slots, 0), bool), [0] * slots)
-        self._waiting: deque[Stream] = deque()
-        self._joining: Stream | None = None
+        self._chunk, self._chunks = prompt_chunk, PromptChunks()
+        self._begin_empty()
         self._lock = threading.Lock()
         self._changed = Signal(self._lock)
         self._thread: threading.Thread | None = None
@@ -215,10 +181,19 @@ class Scheduler(Participant):
         """Why it ended by itself and accepts no more sequences, so that another scheduler is needed. None while it
         works.
 
-        The failure of a sequence, or of a step, only ends the sequences that it concerns. If the batch cannot be
-        emptied after that, the scheduler fails.
+        The failure of a sequence, or of a step, only ends the sequences that it concerns. If they cannot be removed
+        after that, the scheduler fails.
         """
         return self._failure
+
+    @property
+    def statistics(self) -> SchedulerStatistics:
+        """What it does now."""
+        groups = self._groups
+        positions = sum(len(group.streams) * group.columns for group in groups)
+        waiting = len(self._waiting) + (self._prompt is not None)
+        running = sum(len(group.members) for group in groups)
+        return SchedulerStatistics(running, waiting, len(groups), positions * self._position_bytes)
 
     def close(self) -> None:
         """End all sequences with `Cancelled`, and the thread. Further calls have no effect."""
@@ -240,9 +215,19 @@ class Scheduler(Participant):
             stream.after_fork(error)
         self._lock, self._thread = threading.Lock(), None
         self._changed = Signal(self._lock)
-        self._waiting.clear()
-        self._joining = None
-        self._slots = _Slots([None] * self._count, np.zeros((self._count, 0), bool), [0] * self._count)
+        self._begin_empty()
+
+    def _begin_empty(self) -> None:
+        self._waiting: deque[Stream] = deque()
+        self._prompt: _Prompt | None = None
+        self._groups: list[SequenceGroup] = []
+        self._position_bytes = 0
+        """The bytes of a sequence's keys and values at one position."""
+        self._division: _Division | None = None
+        """None after a sequence has joined or left."""
+        self._saved = 0
+        """What it could have saved since groups were last made."""
+        self._steps = 0
 
     def _begin_exit(self) -> None:
         with self._lock:
@@ -284,176 +269,230 @@ class Scheduler(Participant):
             return self._thread is thread
 
     def _unfinished(self) -> list[Stream]:
-        """The sequences that wait, join the batch, or are in it."""
-        held = [*self._waiting, self._joining, *self._slots.streams]
-        return list({id(stream): stream for stream in held if stream is not None}.values())
+        """The sequences that wait, whose prompt is computed, or that run."""
+        held = [*self._waiting, *([self._prompt.stream] if self._prompt else []), *self._running]
+        return list({id(stream): stream for stream in held}.values())
+
+    @property
+    def _running(self) -> list[Stream]:
+        return [stream for group in self._groups for _, stream in group.members]
 
     def _serve(self) -> None:
         while True:
-            self._changed.wait_for(lambda: self._waiting or self._slots.active or self._is_closed)
+            self._changed.wait_for(lambda: self._waiting or self._prompt or self._groups or self._is_closed)
             if self._is_closed:
                 return
             try:
                 self._drop_cancelled()
-                self._admit_waiting()
-                if self._slots.active:
+                self._compute_prompts()
+                if self._groups:
                     self._step()
-            except Exception as e:  # such as no memory for new arrays: the next sequences begin with an empty batch
+            except Exception as e:  # such as no memory for new arrays: the next sequences begin with empty groups
                 self._drop_all(self._typed(e))
 
     def _drop_cancelled(self) -> None:
-        for row in self._slots.active:
-            stream = self._slots.streams[row]
-            if stream is not None and stream.is_cancelled:
-                self._leave(row, Cancelled("the sequence was cancelled"))
+        for stream in self._running:
+            if stream.is_cancelled:
+                self._leave(stream, Cancelled("the sequence was cancelled"))
 
-    def _leave(self, row: int, error: EngineError | None = None) -> None:
-        stream, self._slots.streams[row] = self._slots.streams[row], None
-        if stream is not None and error is not None:
+    def _leave(self, stream: Stream, error: EngineError | None = None) -> None:
+        """Remove a sequence, which ends with an error if there is one."""
+        for group in self._groups:
+            group.streams = [None if each is stream else each for each in group.streams]
+        self._groups = [group for group in self._groups if group.members]
+        self._division = None
+        if error is not None:
             stream.end(error)
 
-    def _admit_waiting(self) -> None:
-        while None in self._slots.streams:
-            with self._lock:
-                if not self._waiting:
-                    return
-                stream = self._joining = self._waiting.popleft()
-            if stream.is_cancelled:
-                self._joining = None
+    # -- prompts --------------------------------------------------------------------------------------------------
+
+    def _compute_prompts(self) -> None:
+        """Compute waiting prompts: whole if no sequence runs, otherwise as much as is allowed between two tokens, and
+        at least one chunk.
+        """
+        left, is_first = self._chunks.allowed, True
+        while self._begin_prompt():
+            prompt = self._prompt
+            assert prompt is not None
+            size = len(prompt.stream.prompt) - prompt.stream.computed
+            if self._groups:
+                most = max(self._chunks.size(left), int(is_first)) if self._chunk is None else self._chunk * is_first
+                size, is_first = min(size, most), False
+            if not size:
+                return
+            begin = time.perf_counter()
+            self._compute(prompt, size)
+            seconds = time.perf_counter() - begin
+            self._chunks.note_chunk(size, seconds)
+            if self._prompt is not None:
+                return
+            left -= seconds
+
+    def _begin_prompt(self) -> bool:
+        """Take the next prompt if none is computed, and there is one and place for it; returns whether there is one."""
+        while self._prompt is None or self._prompt.stream.is_cancelled:
+            if self._prompt is not None:
+                stream, self._prompt = self._prompt.stream, None
                 stream.end(Cancelled("the sequence was cancelled"))
-                continue
-            try:
-                self._admit(stream)
-            except Exception as e:  # even an exception that is not an error of the SDK ends only this sequence
-                stream.end(self._typed(e))
-            self._joining = None
+            with self._lock:
+                if not self._waiting or len(self._running) >= self._count:
+                    return False
+                self._prompt = _Prompt(self._waiting.popleft(), self._network.create_infer_request())
+        return True
 
-    def _admit(self, stream: Stream) -> None:
-        """Compute a prompt, and let its keys and values join the batch."""
-        self._alone.reset_state()
-        length = len(stream.prompt)
-        ids, positions = np.array([stream.prompt]), np.arange(length)[None]
-        result = self._alone.infer(self._inputs(ids, np.ones((1, length), bool), positions))
-        if stream.add(result[self._names[LOGITS]][0, -1]):
-            return
-        row = self._slots.streams.index(None)
-        self._arrange(row)
-        self._slots.streams[row], self._slots.lengths[row] = stream, length
-
-    def _arrange(self, row: int | None = None) -> None:
-        """Drop the columns that no sequence has, and let the single request's values become the last ones of `row`."""
-        slots, length = self._slots, 0 if row is None else self._alone.length
-        if row is not None and 0 < length <= slots.mask.shape[1] and slots.active:
-            # The sequence takes the last columns of its row, and the others stay where they are.
-            self._batch.take_sequence(row, self._alone)
-            slots.mask[row] = np.arange(slots.mask.shape[1]) >= slots.mask.shape[1] - length
-            return
-        first = slots.first_column
-        kept = slots.mask.shape[1] - first
-        columns = max(kept, length)
-        mask = np.zeros((self._count, columns), bool)
-        mask[:, columns - kept :] = slots.mask[:, first:]
-        if row is not None:
-            mask[row] = np.arange(columns) >= columns - length
-        alone, batch = self._alone.query_state(), self._batch.query_state()
-        values_made = {}
-        for variable in self._network.variables:
-            old = batch[variable.name].get() if kept else None
-            one = alone[variable.name].get() if row is not None else None
-            source = one if old is None else old
-            assert source is not None
-            shape = list(source.shape)
-            shape[variable.batch_axis or 0], shape[variable.axis or 0] = self._count, columns
-            made = np.zeros(shape, source.dtype)
-            view = np.moveaxis(made, (variable.batch_axis or 0, variable.axis or 0), (0, 1))
-            for values, rows, count in ((old, slice(None), kept), (one, row, length)):
-                if values is not None and count:
-                    turned = np.moveaxis(values, (variable.batch_axis or 0, variable.axis or 0), (0, 1))
-                    view[rows, columns - count :] = turned[:, -count:] if rows == slice(None) else turned[0]
-            values_made[variable.name] = made
+    def _compute(self, prompt: _Prompt, size: int) -> None:
+        """Compute a chunk of a prompt; after the last one, the sequence runs."""
         try:
-            for name, made in values_made.items():
-                batch[name].set(made)
-        except Exception as e:  # some have the new length, some the old one
-            self._drop_all(self._typed(e))
-            raise
-        slots.mask = mask
+            if self._compute_chunk(prompt, size):
+                self._prompt = None
+        except Exception as e:  # even an exception that is not an error of the SDK ends only this sequence
+            self._prompt = None
+            prompt.stream.end(self._typed(e))
+
+    def _compute_chunk(self, prompt: _Prompt, size: int) -> bool:
+        """Compute a chunk; returns whether it was the last one."""
+        stream = prompt.stream
+        start, end = stream.computed, stream.computed + size
+        ids, positions = np.array([stream.prompt[start:end]]), np.arange(start, end)[None]
+        result = prompt.request.infer(self._inputs(ids, np.ones((1, end), bool), positions))
+        stream.computed = end
+        if end < len(stream.prompt):
+            return False
+        if not stream.add(result[self._names[LOGITS]][0, -1]):
+            self._join(prompt)
+        return True
+
+    def _join(self, prompt: _Prompt) -> None:
+        """Let a sequence run: in a free row of a group in which it wastes little, or in a group of its own."""
+        stream, request = prompt.stream, prompt.request
+        length = stream.computed
+        states = request.query_state()
+        growing = [states[variable.name] for variable in self._network.variables if variable.axis is not None]
+        self._position_bytes = sum(state.nbytes for state in growing) // length
+        weights = self._cost.weights
+        for group in self._groups:
+            if None in group.streams and 0 <= (group.columns - length) * self._position_bytes <= weights:
+                row = group.streams.index(None)
+                group.request.take_sequence(row, request)
+                group.streams[row] = stream
+                break
+        else:
+            self._groups.append(SequenceGroup(request, [stream], length))
+        self._division = None
+
+    # -- tokens ---------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        """One token for each sequence of the batch."""
-        slots = self._slots
-        if slots.first_column > slots.mask.shape[1] // 2:
-            self._arrange()
-        ids, positions = np.zeros((self._count, 1), np.int64), np.zeros((self._count, 1), np.int64)
-        for row in slots.active:
-            stream = slots.streams[row]
-            assert stream is not None
-            ids[row], positions[row] = stream.tokens[-1], slots.lengths[row]
-        # A row without a sequence sees its own token only, since a row that sees none may be NaN.
-        mask = np.concatenate([slots.mask, np.ones((self._count, 1), bool)], axis=1)
+        """One token for each running sequence."""
+        begin = time.perf_counter()
+        for group in list(self._groups):
+            self._step_group(group)
+        self._chunks.note_step(time.perf_counter() - begin)
+        self._regroup()
+
+    def _step_group(self, group: SequenceGroup) -> None:
         try:
-            logits = self._batch.infer(self._inputs(ids, mask, positions))[self._names[LOGITS]]
+            logits = group.request.infer(self._inputs(*group.inputs()))[self._names[LOGITS]]
         except Exception as e:
-            self._fail(self._typed(e))
+            self._fail(group, self._typed(e))
             return
-        slots.mask = mask
-        for row in slots.active:
-            slots.lengths[row] += 1
-            stream = slots.streams[row]
-            assert stream is not None
+        group.columns += 1
+        for row, stream in group.members:
+            stream.computed += 1
             try:
                 is_last = stream.add(logits[row, -1])
             except Exception as e:
-                self._leave(row, self._typed(e))
+                self._leave(stream, self._typed(e))
                 continue
             if is_last:
-                self._leave(row)
+                self._leave(stream)
 
-    def _fail(self, error: EngineError) -> None:
-        """Remove the sequences that caused a step to fail; the step has left the variables unchanged.
+    def _fail(self, group: SequenceGroup, error: EngineError) -> None:
+        """Remove the sequences that caused a group's step to fail; the step has left the variables unchanged.
 
-        They are the longest ones if the bound is reached, otherwise those whose step also fails alone, or all if none
-        does.
+        They are the longest ones if the bound is reached or memory does not suffice, unless it does without the columns
+        that no sequence has; otherwise those whose step also fails alone, or all if none does.
         """
-        slots = self._slots
-        if isinstance(error, StateError) and slots.first_column:
-            self._arrange()
-            return
-        found: dict[int, EngineError] = {}
-        if isinstance(error, StateError):
-            found = {row: error for row in slots.active if slots.mask[row].argmax() == 0}
-        elif len(slots.active) > 1:
-            found = self._failing_alone()
-        for row, why in (found or dict.fromkeys(slots.active, error)).items():
-            self._leave(row, why)
+        streams = [stream for _, stream in group.members]
+        found: dict[Stream, EngineError] = {}
+        if isinstance(error, (StateError, OutOfMemoryError)):
+            if group.longest < group.columns and self._make(streams):
+                return
+            found = {stream: error for stream in streams if stream.computed == group.longest}
+        elif len(streams) > 1:
+            found = self._failing_alone(group)
+        for stream, why in (found or dict.fromkeys(streams, error)).items():
+            self._leave(stream, why)
 
-    def _failing_alone(self) -> dict[int, EngineError]:
-        """The rows of the batch whose next token cannot be computed without the others either, and why."""
-        slots, found = self._slots, dict[int, EngineError]()
-        state, alone = self._batch.query_state(), self._alone.query_state()
-        values = {variable.name: state[variable.name].get() for variable in self._network.variables}
-        for row in slots.active:
-            stream, first = slots.streams[row], int(slots.mask[row].argmax())
-            assert stream is not None
-            length = slots.mask.shape[1] - first
+    def _failing_alone(self, group: SequenceGroup) -> dict[Stream, EngineError]:
+        """The sequences of a group whose next token cannot be computed without the others either, and why."""
+        found = dict[Stream, EngineError]()
+        for row, stream in group.members:
             try:
-                for variable in self._network.variables:
-                    one = np.take(values[variable.name], [row], axis=variable.batch_axis or 0)
-                    alone[variable.name].set(
-                        np.moveaxis(np.moveaxis(one, variable.axis or 0, 0)[first:], 0, variable.axis or 0)
-                    )
-                ids, positions = np.array([stream.tokens[-1:]]), np.array([[slots.lengths[row]]])
-                self._alone.infer(self._inputs(ids, np.ones((1, length + 1), bool), positions))
+                request = self._network.create_infer_request()
+                request.gather([(group.request, row, stream.computed)])
+                request.infer(self._inputs(*SequenceGroup(request, [stream], stream.computed).inputs()))
             except Exception as e:
-                found[row] = self._typed(e)
+                found[stream] = self._typed(e)
         return found
 
     def _drop_all(self, error: EngineError) -> None:
-        """End the sequences of the batch, and begin with an empty one."""
-        for row in self._slots.active:
-            self._leave(row, error)
-        self._batch.reset_state()
-        self._slots = _Slots([None] * self._count, np.zeros((self._count, 0), bool), [0] * self._count)
+        """End the running sequences."""
+        for stream in self._running:
+            self._leave(stream, error)
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _cost(self) -> RunCost:
+        weights = self._network.memory_statistics().get("weights", 0)
+        return RunCost(weights or _UNKNOWN_WEIGHTS, self._position_bytes)
+
+    def _regroup(self) -> None:
+        """Make groups anew once that would have saved as much as it costs."""
+        if self._division is None or self._steps % _DIVISION_STEPS == 0:
+            self._division = self._divide()
+        self._steps += 1
+        division = self._division
+        if not division.parts:
+            self._saved = 0
+            return
+        self._saved += division.saved
+        if self._saved < division.price:
+            return
+        for part in division.parts:
+            if not self._make(part):
+                break  # the others stay where they are
+        self._saved, self._division = 0, None
+
+    def _divide(self) -> _Division:
+        streams, cost = self._running, self._cost
+        now = sum(cost.of_run(len(group.streams), group.columns) for group in self._groups)
+        known = {
+            frozenset(stream for _, stream in group.members)
+            for group in self._groups
+            if None not in group.streams and group.longest == group.columns
+        }
+        parts = [[streams[index] for index in part] for part in divided([each.computed for each in streams], cost)]
+        sizes = [(part, len(part), max(stream.computed for stream in part)) for part in parts]
+        saved = now - sum(cost.of_run(rows, columns) for _, rows, columns in sizes)
+        new = [each for each in sizes if frozenset(each[0]) not in known]
+        if saved <= 0 or not new:
+            return _Division([], 0, 0)
+        return _Division([part for part, _, _ in new], saved, sum(cost.of_copy(*size) for _, *size in new))
+
+    def _make(self, streams: Sequence[Stream]) -> bool:
+        """Let running sequences be a group of their own; False if that is not possible, and they stay as they are."""
+        places = {stream: (group.request, row) for group in self._groups for row, stream in group.members}
+        request = self._network.create_infer_request()
+        try:
+            request.gather([(*places[stream], stream.computed) for stream in streams])
+        except Exception:  # such as no memory for a second copy
+            return False
+        for stream in streams:
+            self._leave(stream)
+        self._groups.append(SequenceGroup(request, list(streams), max(stream.computed for stream in streams)))
+        return True
 
     def _typed(self, error: BaseException) -> EngineError:
         """An error for the reader of a stream; one that is not of the SDK, such as a plugin's, is its cause."""

@@ -244,6 +244,7 @@ def _short_constants(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _check_equation(node: onnx.NodeProto, text: str) -> None:
+    from engine.ops.einsum import EQUATION_FORM, is_equation
 
     if not is_equation(text):
         raise ModelReadError(f"{describe(node)}: {text!r} is not an equation; expected {EQUATION_FORM}")
