@@ -94,8 +94,9 @@ class Scheduler(Participant):
     for each doubling from the shortest length to the longest. They are read from `network.memory_statistics()`; if it
     does not state them, there is one group.
 
-    The network is a language model as for `Generator`, with the inputs `attention_mask` and `position_ids`.
-    Thread-safe.
+    The network is a language model as for `Generator`, with the inputs `attention_mask` and `position_ids`; only the
+    first, if its positions follow from the mask, as those of models with GroupQueryAttention after
+    `engine.passes.MaskedCaches`. Thread-safe.
 
     Args:
         network: the compiled model.
@@ -120,17 +121,20 @@ class Scheduler(Participant):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{what} is {value!r}; expected 1 or more")
         self._names = checked_names(network.signature, names or {})
-        for role in (MASK, POSITIONS):
-            if role not in self._names:
-                raise InputError(f"the model has no input `{role}`, which sequences of different lengths need")
-        for variable in network.variables:
-            if variable.axis is None or variable.batch_axis is None:
-                raise InputError(f"variable `{variable.name}` does not grow, or has no dimension of sequences")
+        variables = network.variables
+        is_masked = all(variable.is_masked for variable in variables)
+        for variable in variables:
             if variable.is_placed:
                 raise InputError(
                     f"the model computes the positions at which it writes to variable `{variable.name}`, as "
-                    "GroupQueryAttention does, so sequences cannot join a batch; use a Generator for each"
+                    "GroupQueryAttention does, so sequences cannot join a batch; run engine.passes.MaskedCaches on the "
+                    "model before compiling it, or use a Generator for each"
                 )
+            if variable.batch_axis is None or (variable.axis is None and not is_masked):
+                raise InputError(f"variable `{variable.name}` does not grow, or has no dimension of sequences")
+        for role in (MASK,) if is_masked else (MASK, POSITIONS):
+            if role not in self._names:
+                raise InputError(f"the model has no input `{role}`, which sequences of different lengths need")
         self._network, self._count = network, slots
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
         self._largest = largest_token(network.signature, self._names[IDS])
@@ -370,15 +374,14 @@ class Scheduler(Participant):
         growing = [states[variable.name] for variable in self._network.variables if variable.axis is not None]
         self._position_bytes = sum(state.nbytes for state in growing) // length
         weights = self._cost.weights
+        self._division = None
         for group in self._groups:
             if None in group.streams and 0 <= (group.columns - length) * self._position_bytes <= weights:
                 row = group.streams.index(None)
                 group.request.take_sequence(row, request)
                 group.streams[row] = stream
-                break
-        else:
-            self._groups.append(SequenceGroup(request, [stream], length))
-        self._division = None
+                return
+        self._groups.append(SequenceGroup(request, [stream], length))
 
     # -- tokens ---------------------------------------------------------------------------------------------------
 
@@ -508,6 +511,7 @@ class Scheduler(Participant):
     def _inputs(self, ids: Array, mask: Array, positions: Array) -> dict[str, Array]:
         signature, given = self._network.signature, {}
         for role, value in ((IDS, ids), (MASK, mask), (POSITIONS, positions)):
-            wanted = signature.inputs[signature.find_input(self._names[role])].element_type.numpy
-            given[self._names[role]] = np.ascontiguousarray(value, wanted)
+            if (name := self._names.get(role)) is not None:
+                wanted = signature.inputs[signature.find_input(name)].element_type.numpy
+                given[name] = np.ascontiguousarray(value, wanted)
         return given

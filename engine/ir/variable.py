@@ -17,6 +17,7 @@ from engine.startup import dataclass
 Array = NDArray[Any]
 
 _AXES: Final = ("axis", "batch_axis", "written_axis")
+_FLAGS: Final = ("is_placed", "is_masked")
 _MAX_ELEMENTS: Final = 2**31
 """The limit of an initial value in a file. Most files have none; it only refuses absurd numbers."""
 
@@ -39,6 +40,8 @@ class Variable:
         is_placed: whether the model computes the positions at which it writes, as GroupQueryAttention does from the
             numbers of tokens of each sequence, and so expects each sequence at the beginning of `axis`; otherwise, new
             positions are those behind the value.
+        is_masked: whether the model's mask says which positions of `axis` have tokens of a sequence, wherever they are,
+            and their positions in the text count these; see `engine.passes.MaskedCaches`.
         written_axis: the dimension along which each inference writes new positions into a value of a fixed length, the
             length of `initial`, at places that other inputs or variables give; None if it does not.
     """
@@ -52,6 +55,7 @@ class Variable:
     batch_axis: int | None = None
     is_placed: bool = False
     written_axis: int | None = None
+    is_masked: bool = False
 
     @property
     def is_growing(self) -> bool:
@@ -116,8 +120,9 @@ class Variable:
         for key in (*_AXES, "bound"):
             if getattr(self, key) is not None:
                 value[key] = getattr(self, key)
-        if self.is_placed:
-            value["is_placed"] = True
+        for key in _FLAGS:
+            if getattr(self, key):
+                value[key] = True
         return value
 
     @classmethod
@@ -130,13 +135,13 @@ class Variable:
                 raise TypeError("name, input and output must be strings")
             if not all(number is None or type(number) is int for number in numbers):
                 raise TypeError("axis, bound, batch_axis and written_axis must be integers")
-            is_placed = value.get("is_placed", False)
-            if type(is_placed) is not bool:
-                raise TypeError("is_placed must be true or false")
+            is_placed, is_masked = (value.get(key, False) for key in _FLAGS)
+            if type(is_placed) is not bool or type(is_masked) is not bool:
+                raise TypeError("is_placed and is_masked must be true or false")
             name, parameter, result = names
             axis, bound, batch_axis, written_axis = numbers
             initial = _array_from_json(value["initial"])
-            return cls(name, parameter, result, initial, axis, bound, batch_axis, is_placed, written_axis)
+            return cls(name, parameter, result, initial, axis, bound, batch_axis, is_placed, written_axis, is_masked)
         except (AttributeError, KeyError, TypeError, ValueError, ModelError) as e:
             raise ModelError(f"the description of a variable is malformed: {e!r}") from e
 

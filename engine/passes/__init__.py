@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from engine.passes.common.init_node_info import InitNodeInfo
     from engine.passes.common.last_position import LastPosition
     from engine.passes.common.make_stateful import MakeStateful
+    from engine.passes.common.masked_caches import MaskedCaches
     from engine.passes.common.serialize import Serialize
     from engine.passes.common.visualize_tree import VisualizeTree
     from engine.passes.compare import compare_models
@@ -40,6 +41,7 @@ else:
         "engine.passes.common.init_node_info": ["InitNodeInfo"],
         "engine.passes.common.last_position": ["LastPosition"],
         "engine.passes.common.make_stateful": ["MakeStateful"],
+        "engine.passes.common.masked_caches": ["MaskedCaches"],
         "engine.passes.common.serialize": ["Serialize"],
         "engine.passes.common.visualize_tree": ["VisualizeTree"],
         "engine.passes.compare": ["compare_models"],
@@ -61,6 +63,7 @@ __all__ = [
     "LayerError",
     "MakeStateful",
     "Manager",
+    "MaskedCaches",
     "MatcherPass",
     "ModelPass",
     "Pass",

@@ -16,9 +16,11 @@ from onnx import helper, numpy_helper
 
 import engine as engine_package
 from engine import Core
+from engine.generation import Scheduler
 from engine.testing.behaviour.basic import BASIC
 from engine.testing.behaviour.cases import CASES, make_model, tensor
 from engine.testing.models import light_answer, light_input, light_tolerance, relative_error
+from tests.genai_decoders import Decoder
 
 Engine = Callable[..., Any]
 CASE = {case.name: case for case in CASES}
@@ -217,6 +219,11 @@ def test_compile_a_stateful_model(engine: Engine, files: Path, tmp_path: Path) -
     request = Core().import_model(blob).create_infer_request()
     last = request.infer({"input_ids": ids, "attention_mask": np.ones_like(ids), "position_ids": ids - 1})["logits"]
     np.testing.assert_allclose(last, whole[:, -1:], rtol=1e-5, atol=1e-6)
+    grouped = tmp_path / "grouped.onnx"
+    grouped.write_bytes(Decoder(("packed", 16)).proto().SerializeToString())
+    assert engine("compile", grouped, "-d", "CPU", "--stateful", "--masked-caches", "-o", blob).code == 0
+    with Scheduler(Core().import_model(blob), 2) as scheduler:
+        assert len(scheduler.submit([1, 2], 3).result()) == 3
     done = engine("compile", files / "basic.onnx", "-d", "CPU", "--stateful", "-o", tmp_path / "basic.blob")
     assert done.code == 3
     assert "no input of model `basic` has the name of a past value" in done.err

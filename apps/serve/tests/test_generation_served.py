@@ -20,6 +20,7 @@ from apps.serve.tests.conftest import Running, collecting, dense, running, wait_
 from engine import Core
 from engine.generation import Generator
 from engine.passes import MakeStateful
+from tests.genai_decoders import Decoder
 
 DECODER = Path(__file__).parents[3] / "tests" / "fixtures" / "decoders" / "llama.dynamo23.onnx"
 CONFIG = 'device = "CPU"\nqueue_size = 2\n[generation]\nslots = 2\nmax_tokens = 2000\n'
@@ -73,6 +74,25 @@ def test_tokens_at_once(server: Running, alone: Any) -> None:
         found = client.infer("llama", [given], parameters={"max_tokens": 7}).as_numpy("tokens")
         assert found.tolist() == [alone(PROMPTS[0], 7)]
         client.close()
+
+
+def test_a_model_with_grouped_query_attention(tmp_path: Path) -> None:
+    """It has no `position_ids`, and writes each sequence at the beginning of its row."""
+    core, target = Core(), tmp_path / "models" / "grouped"
+    target.mkdir(parents=True)
+    (target / "model.onnx").write_bytes(Decoder(("packed", 16), ("windowed", 16)).proto().SerializeToString())
+    (target / "config.toml").write_text(CONFIG)
+    model = core.read_model(target / "model.onnx")
+    MakeStateful().run_on_model(model)
+    network = core.compile_model(model, "CPU")
+
+    def generate(prompt: list[int]) -> list[int]:
+        with post(server, "/v2/models/grouped/generate", {"input_ids": prompt, "parameters": {"max_tokens": 9}}) as got:
+            return list(json.loads(got.read())["tokens"])
+
+    with running(tmp_path / "models") as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(generate, PROMPTS))
+    assert found == [Generator(network).generate(prompt, 9)[0] for prompt in PROMPTS]
 
 
 def test_numbers_that_are_not_tokens(server: Running) -> None:

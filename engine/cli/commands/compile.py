@@ -135,6 +135,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pairs of past and present values become variables, which requests keep between inferences",
     )
     parser.add_argument(
+        "--masked-caches",
+        action="store_true",
+        help="sequences of different lengths can be in one batch, also for GroupQueryAttention; needs --stateful",
+    )
+    parser.add_argument(
         "--last-position",
         action="store_true",
         help="a language model computes its logits for the last token of a prompt only",
@@ -173,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
     from engine.cli.terminal import DELAY_SECONDS, progress_bar
     from engine.core.build import Packaging, compile_builds, export_builds
     from engine.core.weights import open_weights
-    from engine.passes import LastPosition, MakeStateful
+    from engine.passes import LastPosition, MakeStateful, MaskedCaches
 
     if is_blob(args.model):
         raise UsageError(f"{args.model} is already a blob; `engine inspect` shows its content")
@@ -189,6 +194,8 @@ def run(args: argparse.Namespace) -> int:
     model = read_shaped(core, args.model, args)
     if args.stateful:
         MakeStateful().run_on_model(model)
+    if args.masked_caches:
+        MaskedCaches().run_on_model(model)
     if args.last_position:
         LastPosition().run_on_model(model)
     report = None if args.weights is None else compressed(model, args)

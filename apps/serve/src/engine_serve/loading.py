@@ -14,7 +14,7 @@ from engine.core import Core
 from engine.core.device_name import parse_device
 from engine.errors import EngineError, PassError, RepositoryError
 from engine.ir import TensorType
-from engine.passes import LastPosition, MakeStateful
+from engine.passes import LastPosition, MakeStateful, MaskedCaches
 from engine.plugin_api import ExecutableNetwork
 from engine.properties import DEVICE_CONFIGS, DEVICE_PRIORITIES, INFERENCE_NUM_THREADS, NUM_STREAMS, PERFORMANCE_HINT
 from engine_serve.model_config import CONFIG_FILE, ModelConfig
@@ -115,6 +115,7 @@ def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
     if config.generation is not None:
         model = core.read_model(path)
         MakeStateful(bound=config.generation.max_length).run_on_model(model)
+        MaskedCaches().run_on_model(model)
         with contextlib.suppress(PassError):  # another form of the head: it is computed for all tokens of the prompt
             LastPosition().run_on_model(model)
         return core.compile_model(model, config.device, config.properties)
