@@ -87,6 +87,8 @@ HALVES = (
     "GroupQueryAttention/step-rotary",
     "GroupQueryAttention/padded-packed",
     "GroupQueryAttention/ragged-sink",
+    "GroupQueryAttention/parts-chunks",
+    "MRotaryEmbedding/part",
     "RotaryEmbedding",
     "SimplifiedLayerNormalization",
     "SkipLayerNormalization/all",
@@ -368,6 +370,36 @@ CASES["RotaryEmbedding/part-of-heads"] = lambda x: rotary_embedding(
 )
 
 
+def three_positions(
+    x: Inputs, shape: Sequence[int], sections: Sequence[int], *, layout: int = 0, rotated: int = 0, **attributes: Any
+) -> dict[str, Any]:
+    """With 2 heads; each stream of positions differs."""
+    x.real(*shape)
+    x.add(x.random.integers(0, 20, (3, shape[0], shape[-2])))
+    angles = x.random.uniform(0, 7, (20, sum(sections)))
+    x.add(np.cos(angles).astype(x.dtype), constant=True)
+    x.add(np.sin(angles).astype(x.dtype), constant=True)
+    return {
+        "num_heads": 2, "mrope_section": list(sections), "mrope_layout": layout, "rotary_embedding_dim": rotated,
+        **attributes,
+    }  # fmt: skip
+
+
+_PICTURES = {"": (4, 2, 2), "time": (8, 0, 0), "no-time": (0, 4, 4), "wide": (2, 4, 2), "uneven": (3, 3, 2)}
+for form, sections in _PICTURES.items():
+    for layout in (0, 1):
+        CASES[f"MRotaryEmbedding/{form}-{layout}"] = lambda x, sections=sections, layout=layout: three_positions(
+            x, (2, 3, 32), sections, layout=layout
+        )
+CASES["MRotaryEmbedding"] = lambda x: three_positions(x, (2, 3, 32), (4, 2, 2), layout=1)
+CASES["MRotaryEmbedding/interleaved"] = lambda x: three_positions(x, (2, 3, 32), (3, 3, 2), interleaved=1, layout=1)
+CASES["MRotaryEmbedding/heads"] = lambda x: three_positions(x, (2, 2, 3, 16), (4, 2, 2), layout=1)
+CASES["MRotaryEmbedding/part"] = lambda x: three_positions(x, (2, 3, 32), (2, 1, 1), rotated=8, layout=1)
+CASES["MRotaryEmbedding/part-of-heads"] = lambda x: three_positions(
+    x, (2, 2, 3, 16), (2, 1, 1), rotated=8, interleaved=1
+)
+
+
 # -- attention --------------------------------------------------------------------------------------------
 
 
@@ -492,9 +524,13 @@ def grouped(
     positions: Any = None,
     added: Sequence[int] | None = None,
     sink: bool = False,
+    own: Sequence[int] | None = None,
     **attributes: Any,
 ) -> dict[str, Any]:
-    """With 4 heads of queries and 2 of keys; `lengths` are the sequences' after the step."""
+    """With 4 heads of queries and 2 of keys; `lengths` are the sequences' after the step.
+
+    `own` are the lengths of the sequences' parts of the rows, if they are given.
+    """
     batch, total = len(lengths), max(lengths) if total is None else total
     if is_packed:
         x.real(batch, rows, 8 * size)
@@ -517,15 +553,18 @@ def grouped(
         x.skip(2)
     x.add(np.asarray(positions, np.int64)) if positions is not None else x.skip()
     x.real(*added, rows, total) if added else x.skip()
-    if sink:
-        x.real(4, constant=True)
+    x.real(4, constant=True) if sink else x.skip()
+    if own is not None:
+        x.skip(4)
+        x.add(np.array(own, np.int32))
     x.outputs = 3
+    valid_rows = [min(rows, n) for n in lengths] if own is None else own
 
     def valid(index: int, value: Array) -> Array:
         """Without the results of queries in a padding, and what the cache has behind the sequences."""
         if index:
             return np.concatenate([sample[:, :n] for sample, n in zip(value, lengths, strict=True)], axis=1)
-        return np.concatenate([sample[: min(rows, n)] for sample, n in zip(value, lengths, strict=True)])
+        return np.concatenate([sample[:n] for sample, n in zip(value, valid_rows, strict=True)])
 
     x.compared = valid
     return {"num_heads": 4, "kv_num_heads": 2, **attributes}
@@ -565,6 +604,68 @@ CASES["GroupQueryAttention/positions"] = lambda x: grouped(x, **_CHUNK, do_rotar
 CASES["GroupQueryAttention/positions-of-prompt"] = lambda x: grouped(
     x, **_PROMPT, do_rotary=1, positions=np.arange(10).reshape(2, 5)
 )
+_PARTS: dict[str, dict[str, Any]] = {
+    "whole": {"lengths": (9,), "own": (3,), "rows": 3, "capacity": 6},
+    "chunks": {"lengths": (9, 5, 4), "own": (3, 1, 0), "rows": 3, "capacity": 6, "total": 9},
+    "step": {"lengths": (7, 4), "own": (1, 0), "rows": 1, "capacity": 6},
+    "empty-past": {"lengths": (3, 1), "own": (3, 1), "rows": 3, "capacity": 0},
+    "room": {"lengths": (4, 3), "own": (2, 3), "rows": 3, "capacity": 12, "total": 14},
+}
+for form in _PARTS:
+    for variant in ("", "packed-rotary", "window", "sink", "added"):
+        CASES[f"GroupQueryAttention/parts-{form}{'-' if variant else ''}{variant}"] = (
+            lambda x, data=_PARTS[form], more=VARIANTS[variant]: grouped(x, **data, **more)
+        )
+CASES["GroupQueryAttention/parts-positions"] = lambda x: grouped(
+    x, **_PARTS["empty-past"], do_rotary=1, positions=[[3, 1, 8], [11, 0, 0]]
+)
+CASES["GroupQueryAttention/parts-window-cache"] = lambda x: grouped(
+    x, lengths=(3, 2), own=(2, 1), rows=3, capacity=4, total=5, local_window_size=3, sliding_window_cache=1
+)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    ("own", "length"), [(4, 9), (-1, 6), (3, 2), (1, 8)], ids=["more-than-rows", "negative", "before-0", "past"]
+)
+def test_lengths_of_parts_that_cannot_be(own: int, length: int, batch: int) -> None:
+    """One error: anything else would be an answer from keys that the sequence does not have."""
+    x = Inputs()
+    right = {"lengths": (7,) * batch, "own": (1,) * batch, "rows": 3, "capacity": 6, "total": 9}
+    model = proto_of("GroupQueryAttention", x, grouped(x, **right))
+    feed = {**x.feed, "x5": np.full(batch, length - 1, np.int32), "x16": np.full(batch, own, np.int32)}
+    for device in DEVICES:
+        network = Core().compile_model(model, device)
+        with pytest.raises(EngineError, match="node"):
+            network(feed)
+        network(x.feed)
+
+
+@pytest.mark.parametrize("epsilons", [{}, {"qk_norm_epsilon": 0.3}, {"q_norm_epsilon": 0.3, "k_norm_epsilon": 0.1}])
+@pytest.mark.parametrize("variant", ["rotary", "packed", "window"])
+def test_heads_are_normalized_before_they_are_rotated(variant: str, epsilons: dict[str, float]) -> None:
+    """onnxruntime has kernels for these inputs on GPUs only: its answer is for queries and keys that are normalized."""
+    x = Inputs()
+    attributes = grouped(x, **_CHUNK, **VARIANTS[variant])
+    plain = proto_of("GroupQueryAttention", x, attributes)
+    feed = x.feed
+    x.skip(14 - len(x.arrays))
+    weights = [x.real(16, constant=True) for _ in range(2)]
+    model = proto_of("GroupQueryAttention", x, {**attributes, **epsilons})
+    values = feed["x0"] if variant == "packed" else np.concatenate([feed[f"x{i}"] for i in range(3)], axis=-1)
+    parts = np.split(values.astype(np.float64), [64, 96], axis=-1)
+    for i, weight in enumerate(weights):
+        by_head = parts[i].reshape(1, 3, -1, 16)
+        epsilon = epsilons.get(f"{'qk'[i]}_norm_epsilon", epsilons.get("qk_norm_epsilon", 1e-6))
+        by_head /= np.sqrt(np.mean(by_head**2, axis=-1, keepdims=True) + epsilon)
+        by_head *= weight
+    made = [np.concatenate(parts, axis=-1)] if variant == "packed" else parts
+    normalized = {**feed, **{f"x{i}": value.astype(np.float32) for i, value in enumerate(made)}}
+    expected = onnxruntime_answers(plain, normalized)
+    for device in DEVICES:
+        found = Core().compile_model(model, device)(feed)
+        for index, want in enumerate(expected):
+            np.testing.assert_allclose(found[f"y{index}"], want, rtol=1e-5, atol=1e-5)
 
 
 # -- what is refused --------------------------------------------------------------------------------------
@@ -602,6 +703,8 @@ F32 = np.float32
     [
         (STEP, having(k_quant_type="PER_TENSOR"), "attribute `k_quant_type` is 'PER_TENSOR'"),
         (STEP, having(qk_output=1), "attribute `qk_output` is 1"),
+        ("MRotaryEmbedding", having(scale=2.0), "attribute `scale` is 2.0"),
+        ("MRotaryEmbedding", having(is_packed_batching=1), "attribute `is_packed_batching` is 1"),
         (STEP, naming(4), "output 3 (output_qk, `y3`) has no form"),
         ("MultiHeadAttention", naming(4), "output 3 (qk, `y3`) has no form"),
         ("MultiHeadAttention", at(2, None), "inputs 1 (key) and 2 (value) are not both given"),
@@ -647,6 +750,17 @@ def test_what_has_no_form_in_onnx(name: str, change: Any, words: str) -> None:
         ("Attention/lengths", at(3, np.ones(3, np.int32)), "has shape [3]; expected [2] or [4] for a batch of 2"),
         ("RotaryEmbedding/part", having(rotary_embedding_dim=8), "has 8 columns; expected half of"),
         ("RotaryEmbedding", having(num_heads=0, rotary_embedding_dim=16), "attribute `num_heads` is 0"),
+        ("MRotaryEmbedding", having(mrope_section=[4, 2]), "attribute `mrope_section` is [4, 2]; expected 3 numbers"),
+        ("MRotaryEmbedding", having(mrope_section=[4, 2, 1]), "expected 3 numbers of 0 or more, whose sum is 8"),
+        ("MRotaryEmbedding", having(mrope_section=[10, -2, 0]), "attribute `mrope_section` is [10, -2, 0]; expected"),
+        ("MRotaryEmbedding", having(mrope_layout=2), "attribute `mrope_layout` is 2; expected 0 or 1"),
+        ("MRotaryEmbedding", having(num_heads=0), "attribute `num_heads` is 0; expected 1 or more"),
+        ("MRotaryEmbedding/part", having(rotary_embedding_dim=16), "has 4 columns; expected half of"),
+        ("MRotaryEmbedding", at(1, np.zeros((2, 2, 3), np.int64)), "has shape [2,2,3]; expected [3, batch, length]"),
+        ("GroupQueryAttention/parts-whole", at(3, None), "past_key and past_value must both be given"),
+        ("GroupQueryAttention/parts-whole", having(causal=0), "(query_seqlens, `x16`) is given; expected past_key"),
+        ("GroupQueryAttention/parts-whole", at(14, np.ones(16, F32)), "q_norm_weight and k_norm_weight must both be"),
+        ("GroupQueryAttention/parts-whole", at(16, np.ones((1, 1), np.int32)), "has shape [1,1]; expected rank 1"),
         ("SkipLayerNormalization", at(1, np.zeros((2, 3, 8), np.float16)), "input 1 (skip, `x1`) is f16; expected f32"),
         ("SkipLayerNormalization", at(2, np.zeros((1, 8), F32)), "has shape [1,8]; expected rank 1"),
         ("EmbedLayerNormalization", at(1, None), "segment_ids and segment_embedding must both be given"),

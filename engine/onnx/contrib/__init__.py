@@ -15,8 +15,10 @@ from engine.ir import Output
 from engine.onnx.contrib import (
     activations,
     attention,
+    gated,
     grouped_attention,
     integer_products,
+    linear_attention,
     normalizations,
     packed_products,
     packed_tables,
@@ -30,8 +32,8 @@ from engine.onnx.contrib.call import DOMAIN, OPERATORS, ContribCall
 __all__ = ["DOMAIN", "FAMILIES", "OPERATORS", "ContribCall", "expand", "is_known"]
 
 FAMILIES: Final = (
-    activations, attention, grouped_attention, integer_products, normalizations, packed_products, packed_tables,
-    products, quantized, recurrent, rotary,
+    activations, attention, gated, grouped_attention, integer_products, linear_attention, normalizations,
+    packed_products, packed_tables, products, quantized, recurrent, rotary,
 )  # fmt: skip
 """Imported because they register operators."""
 

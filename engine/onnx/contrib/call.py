@@ -14,6 +14,7 @@ from engine.startup import dataclass
 
 DOMAIN: Final = "com.microsoft"
 BYTES: Final[frozenset[ElementType]] = frozenset({i8, u8})
+FLOATS: Final[frozenset[ElementType]] = frozenset({f32, f16, bf16})
 REALS: Final[frozenset[ElementType]] = frozenset({f32, f16, bf16, f64})
 
 

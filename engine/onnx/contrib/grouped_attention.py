@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 from engine import ops
 from engine.ir import Output, i32, i64
@@ -13,6 +13,8 @@ from engine.onnx.contrib.rotary import rotated_by
 from engine.onnx.contrib.windowed_cache import WindowedCache
 from engine.onnx.upgrades.emit import cast, emit, i64_scalar, i64s, scalar_like
 from engine.startup import dataclass
+
+_EPSILON: Final = 1e-6
 
 
 @contrib(
@@ -31,12 +33,14 @@ def _group_query_attention(call: ContribCall) -> list[Output | None]:
     the queries follow from the lengths of the sequences, so that a mask says which keys they see.
     """
     call.without_attributes(k_quant_type="NONE", kv_cache_bit_width=0, qk_output=0, v_quant_type="NONE")
-    call.without_inputs("k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
+    call.without_inputs("k_scale", "v_scale")
     heads = _Heads.of(call)
     q, k, v = _operands(call, heads)
+    if call.has_input(14) or call.has_input(15):
+        q, k = _normalized(call, q, 14, heads.queries, heads.size), _normalized(call, k, 15, heads.keys, heads.size)
     past = _past(call)
     last = cast(emit("Reshape", call.typed(5, {i32}), i64s([-1])), i64)  # the last position of each sequence
-    before = emit("Max", emit("Sub", emit("Add", last, i64_scalar(1)), length_of(q, 1)), i64_scalar(0))
+    before = _before(call, last, length_of(q, 1), past)
     rows = emit("Range", i64_scalar(0), length_of(q, 1), i64_scalar(1))
     positions = emit("Add", emit("Unsqueeze", before, i64s([1])), rows)  # [B, S]
     total = emit("Reshape", cast(call.typed(6, {i32}), i64), i64s([]))
@@ -113,10 +117,54 @@ def _past(call: ContribCall) -> list[Output]:
     return [call.real(3), call.real(4)]
 
 
+def _normalized(call: ContribCall, x: Output, index: int, heads: int, size: int) -> Output:
+    """Each head of `x`, [B, S, H * D], normalized, with the weights of input `index`."""
+    if not call.has_input(14) or not call.has_input(15):
+        call.invalid("q_norm_weight and k_norm_weight must both be given, or both be omitted")
+    weight = call.real(index)
+    call.ranked(index, 1)
+    if weight.shape.rank.is_static and not weight.shape[0].accepts(size):
+        call.invalid(f"{call.described(index)} has shape {weight.shape}; expected [{size}], the size of a head")
+    both = call.number("qk_norm_epsilon", _EPSILON)
+    epsilon = call.number("q_norm_epsilon" if index == 14 else "k_norm_epsilon", both)
+    if not 0 < epsilon < math.inf:
+        call.invalid(f"the epsilon of {call.described(index)} is {epsilon}; expected a positive number")
+    by_head = emit("Reshape", x, i64s([0, 0, heads, size]))
+    y = emit("RMSNormalization", by_head, weight, axis=-1, epsilon=epsilon)
+    return emit("Reshape", y, i64s([0, 0, heads * size]))
+
+
+def _before(call: ContribCall, last: Output, rows: Output, past: list[Output]) -> Output:
+    """The number of tokens that each sequence has before the call, [B].
+
+    With `query_seqlens`, rows behind those of a sequence are a padding. More rows than there are, or more tokens before
+    the call than the past has, are a read out of range, which is an error.
+    """
+    total = emit("Add", last, i64_scalar(1))
+    if not call.has_input(16):
+        return emit("Max", emit("Sub", total, rows), i64_scalar(0))
+    call.ranked(16, 1)
+    if not past or call.choice("causal", 1, (0, 1)) != 1:
+        call.invalid(f"{call.described(16)} is given; expected past_key and past_value, and 1 as attribute `causal`")
+    own = cast(call.typed(16, {i32}), i64)
+    before = emit("Sub", total, own)
+    is_valid = emit("And", emit("GreaterOrEqual", own, i64_scalar(0)), emit("LessOrEqual", own, rows))
+    is_valid = emit("And", is_valid, emit("GreaterOrEqual", before, i64_scalar(0)))
+    if not call.integer("sliding_window_cache", 0):
+        is_valid = emit("And", is_valid, emit("LessOrEqual", before, length_of(past[0], 2)))
+    samples = emit("Range", i64_scalar(0), length_of(last, 0), i64_scalar(1))
+    return emit("Gather", before, emit("Where", is_valid, samples, length_of(last, 0)), axis=0)
+
+
 def _given_positions(call: ContribCall, rows: Output, total: Output) -> Output:
-    """The positions of the embeddings, [B, S]: those given; in the first prompt, they count from the first one."""
+    """The positions of the embeddings, [B, S]: those given; in the first prompt, they count from the first one.
+
+    With `query_seqlens`, a first prompt is not different.
+    """
     given = call.typed(9, {i64})
     call.ranked(9, 2)
+    if call.has_input(16):
+        return given
     first = emit("Slice", given, i64s([0, 0]), i64s([1, 1]), i64s([0, 1]))
     is_prompt = emit("Equal", emit("Squeeze", emit("Shape", rows), i64s([0])), total)
     return emit("Where", is_prompt, emit("Add", first, rows), given)

@@ -41,6 +41,58 @@ def _rotary_embedding(call: ContribCall) -> list[Output]:
     return [rotated_by(call, x, positions, 2, attributes, is_interleaved=bool(call.choice("interleaved", 0, (0, 1))))]
 
 
+@contrib(
+    "MRotaryEmbedding",
+    "input position_ids cos_cache sin_cache",
+    "interleaved is_packed_batching mrope_layout mrope_section num_heads rotary_embedding_dim scale",
+)
+def _of_three_positions(call: ContribCall) -> list[Output]:
+    """Rotations of tokens that have positions in time, height and width, each of which chooses some of the angles."""
+    call.without_attributes(is_packed_batching=0, scale=1.0)
+    x, rank = call.typed(0, REALS), rank_of(call.ranked(0, 3, 4))
+    if rank is None:
+        call.unsupported(f"the rank of {call.described(0)} is unknown", "state its shape in the model's value_info")
+    rotated, heads = call.integer("rotary_embedding_dim", 0), call.integer("num_heads", 0)
+    if heads < 1 and (rotated or rank == 3):
+        call.invalid(f"attribute `num_heads` is {heads}; expected 1 or more")
+    columns = call.length(2, 1)
+    if rotated not in (0, 2 * columns):
+        call.invalid(f"{call.described(2)} has {columns} columns; expected half of rotary_embedding_dim, {rotated}")
+    sections = call.integers("mrope_section")
+    if len(sections) != 3 or any(each < 0 for each in sections) or sum(sections) != columns:
+        call.invalid(
+            f"attribute `mrope_section` is {list(sections)}; expected 3 numbers of 0 or more, whose sum is {columns}"
+        )
+    positions = call.typed(1, {i64})
+    call.ranked(1, 3)
+    if positions.shape.rank.is_static and not positions.shape[0].accepts(3):
+        call.invalid(f"{call.described(1)} has shape {positions.shape}; expected [3, batch, length]")
+    streams = _streams(sections, is_interleaved=bool(call.choice("mrope_layout", 0, (0, 1))))
+    tables = []
+    for index in (2, 3):
+        call.ranked(index, 2)
+        tables.append(_chosen(call.real(index), positions, streams))
+    attributes: dict[str, Any] = {"rotary_embedding_dim": rotated, "interleaved": call.choice("interleaved", 0, (0, 1))}
+    if rank == 3:
+        attributes["num_heads"] = heads
+    return [emit("RotaryEmbedding", x, *tables, **attributes)]
+
+
+def _streams(sections: tuple[int, ...], *, is_interleaved: bool) -> list[int]:
+    """Which of the three positions chooses each of the angles."""
+    if not is_interleaved:
+        return [stream for stream in range(3) for _ in range(sections[stream])]
+    return [i % 3 if i // 3 < sections[i % 3] else 0 for i in range(sum(sections))]
+
+
+def _chosen(table: Output, positions: Output, streams: list[int]) -> Output:
+    """The rows [B, S, columns] of a table, each of whose columns is at one of the `positions`, [3, B, S]."""
+    columns = len(streams)
+    rows = emit("Transpose", emit("Gather", positions, i64s(streams), axis=0), perm=(1, 2, 0))
+    places = emit("Add", emit("Mul", rows, i64_scalar(columns)), i64s(range(columns)))
+    return emit("Gather", emit("Reshape", table, i64s([-1])), places, axis=0)
+
+
 def counted_from(first: Output, x: Output, axis: int) -> Output:
     """The positions [B, S] of `x`, whose rows are along `axis`, if each sample's positions start at `first`, [1]."""
     length = emit("Shape", x, start=axis, end=axis + 1)
