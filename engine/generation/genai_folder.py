@@ -19,8 +19,15 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 _MAX_BYTES: Final = 1 << 20
 """The maximum size of a configuration in bytes; the builder's have about two thousand."""
 _MAX_NUMBER: Final = (1 << 31) - 1
-_STATES: Final = (("past_key_names", "present_key_names"), ("past_value_names", "present_value_names"))
-_USUAL: Final = (("past_key_values.%d.key", "present.%d.key"), ("past_key_values.%d.value", "present.%d.value"))
+_STATES: Final = tuple(
+    (f"past_{kind}_names", f"present_{kind}_names") for kind in ("key", "value", "conv", "recurrent")
+)
+_USUAL: Final = (
+    ("past_key_values.%d.key", "present.%d.key"),
+    ("past_key_values.%d.value", "present.%d.value"),
+    ("past.%d.conv", "present.%d.conv"),
+    ("past.%d.recurrent", "present.%d.recurrent"),
+)
 """Names that `MakeStateful` finds by itself."""
 _PARTS: Final = ("encoder", "vision", "speech", "embedding")
 _ONLY: Final[Mapping[str, float]] = {
@@ -37,7 +44,8 @@ class GenaiFolder:
         folder: where the files are.
         model: the file of the decoder.
         names: the model's names for `input_ids`, `attention_mask`, `position_ids` and `logits`, where they differ.
-        states: the names of past and present keys and values, with `%d` for the number of a layer.
+        states: the names of past and present keys, values and states of a fixed size, with `%d` for the number of a
+            layer.
         stop_tokens: a sequence ends with any of these.
         sampling: how tokens are chosen.
         max_length: the most tokens of a sequence with its prompt; None for no limit.

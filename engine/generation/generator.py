@@ -39,14 +39,17 @@ LOGITS = "logits"
 
 _RANKS: Final = {IDS: 2, MASK: 2, POSITIONS: 2, COLUMNS: 1, STARTS: 1, FILLED: 1}
 """The ranks of the inputs, by role."""
+_STREAMS: Final = 3
+"""The positions of a token in models that also see pictures: in time, height and width."""
 
 
 class Generator:
     """One sequence of tokens, or a batch of them, and the request whose variables keep their keys and values.
 
     The network is a language model with variables (`engine.passes.MakeStateful`). Its inputs are `input_ids`
-    [batch, tokens] and, where it has them, `attention_mask` [batch, tokens so far] and `position_ids` [batch, tokens];
-    its output is `logits` [batch, tokens, vocabulary], or of the last token only. Other names can be given.
+    [batch, tokens] and, where it has them, `attention_mask` [batch, tokens so far] and `position_ids` [batch, tokens],
+    or [3, batch, tokens] in models that also see pictures; its output is `logits` [batch, tokens, vocabulary], or of
+    the last token only. Other names can be given.
 
     A model with caches of a fixed length has an input for where it writes: `cache_position` [tokens], for all
     sequences, or `write_indices` [batch], the first position of each; `nonpad_kv_seqlen` [batch] is how many positions
@@ -392,12 +395,11 @@ class Generator:
             FILLED: np.full(count, known.length),
         }
         signature = self._network.signature
-        given = {}
-        for role, value in values.items():
-            name = self._names.get(role)
-            if name is not None:
-                wanted = signature.inputs[signature.find_input(name)].element_type.numpy
-                given[name] = np.ascontiguousarray(value, wanted)
+        given = {
+            name: input_for(signature, name, value)
+            for role, value in values.items()
+            if (name := self._names.get(role)) is not None
+        }
         return given, known
 
     def _computed(self, known: _Sequences, logits: Array) -> Array:
@@ -637,7 +639,8 @@ def checked_names(
         signature.find_input(found.get(role, role))  # raises, listing the inputs
     for role, name in found.items():
         shape, rank = signature.inputs[signature.find_input(name)].shape, _RANKS[role]
-        if shape.rank.is_static and len(shape) != rank:
+        is_of_pictures = role == POSITIONS and shape.rank.is_static and len(shape) == 3 and shape[0].accepts(_STREAMS)
+        if shape.rank.is_static and len(shape) != rank and not is_of_pictures:
             raise InputError(
                 f"{signature.network}: input `{name}` has shape {shape}; expected rank {rank}, as `{role}`"
             )
@@ -652,6 +655,14 @@ def checked_names(
     if not signature.states:
         raise InputError(f"{signature.network} has no variables; make the model stateful: engine.passes.MakeStateful")
     return found
+
+
+def input_for(signature: Signature, name: str, value: Array) -> Array:
+    """The value of an input, in its type; positions in time, height and width are the same for text."""
+    port = signature.inputs[signature.find_input(name)]
+    if port.shape.rank.is_static and len(port.shape) > value.ndim:
+        value = np.broadcast_to(value, (_STREAMS, *value.shape))
+    return np.ascontiguousarray(value, port.element_type.numpy)
 
 
 def room_of(signature: Signature, names: dict[str, str]) -> int | None:

@@ -19,6 +19,7 @@ from engine.generation.generator import (
     POSITIONS,
     checked_names,
     checked_rows,
+    input_for,
     largest_token,
     vocabulary_of,
 )
@@ -512,6 +513,5 @@ class Scheduler(Participant):
         signature, given = self._network.signature, {}
         for role, value in ((IDS, ids), (MASK, mask), (POSITIONS, positions)):
             if (name := self._names.get(role)) is not None:
-                wanted = signature.inputs[signature.find_input(name)].element_type.numpy
-                given[name] = np.ascontiguousarray(value, wanted)
+                given[name] = input_for(signature, name, value)
         return given

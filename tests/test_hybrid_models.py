@@ -1,0 +1,191 @@
+"""Models of attentions and of states of a fixed size, as onnxruntime-genai's builder writes Qwen3.5 and LFM2.
+
+The tokens are those of onnxruntime, which computes all of them again for each next one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from engine import Core
+from engine.generation import Generator
+from engine.passes import LastPosition, MakeStateful
+
+DEVICES = ("CPU", "TEMPLATE")
+VOCABULARY, HEADS, SIZE = 32, 4, 16
+WIDTH = HEADS * SIZE
+INT64, FLOAT = TensorProto.INT64, TensorProto.FLOAT
+OWN = {"CausalConvWithState", "GatedRMSNorm", "GroupQueryAttention", "LinearAttention", "LinearAttentionGate",
+       "MRotaryEmbedding"}  # fmt: skip
+
+
+class Hybrid:
+    """A decoder with a layer of each of these kinds: "delta", "conv", or "attention"."""
+
+    def __init__(self, *layers: str) -> None:
+        self.random = np.random.default_rng(3)
+        self.nodes: list[Any] = []
+        self.weights: list[Any] = []
+        self.inputs = [
+            self.info("input_ids", INT64, "batch_size", "sequence_length"),
+            self.info("attention_mask", INT64, "batch_size", "total_sequence_length"),
+            self.info("position_ids", INT64, 3, "batch_size", "sequence_length"),
+        ]
+        self.outputs = [self.info("logits", FLOAT, "batch_size", "sequence_length", VOCABULARY)]
+        self.lengths()
+        hidden = self.add("Gather", [self.weight("table", VOCABULARY, WIDTH), "input_ids"], ["embedded"])
+        for index, kind in enumerate(layers):
+            value = getattr(self, kind)(index, hidden)
+            value = self.add("MatMul", [value, self.weight(f"o{index}", WIDTH, WIDTH)], [f"m{index}"])
+            hidden = self.add("Add", [hidden, value], [f"h{index}"])
+        self.add("MatMul", [hidden, self.weight("head", WIDTH, VOCABULARY)], ["logits"])
+
+    def lengths(self) -> None:
+        """The numbers of tokens, from the mask."""
+        self.constant("one", np.array([1]))
+        self.constant("column", np.array(1))
+        self.add("ReduceSum", ["attention_mask", "one"], ["sum"], keepdims=0)
+        self.add("Sub", ["sum", "one"], ["minus"])
+        self.add("Cast", ["minus"], ["last"], to=TensorProto.INT32)
+        self.add("Shape", ["attention_mask"], ["mask_shape"])
+        self.add("Gather", ["mask_shape", "column"], ["columns"])
+        self.add("Cast", ["columns"], ["total"], to=TensorProto.INT32)
+
+    def delta(self, i: int, hidden: str) -> str:
+        """Gated delta rule with 2 heads of queries and keys, and 4 of values, behind a convolution."""
+        projected = self.add("MatMul", [hidden, self.weight(f"qkv{i}", WIDTH, 2 * WIDTH)], [f"p{i}"])
+        mixed = self.convolved(i, projected, 2 * WIDTH, 4, "silu")
+        parts = [f"{part}{i}" for part in "qkv"]
+        widths = self.constant(f"widths{i}", np.array([WIDTH // 2, WIDTH // 2, WIDTH]))
+        self.add("Split", [mixed, widths], parts, axis=-1)
+        for part in parts[:2]:
+            shape = self.constant(f"{part}_shape", np.array([0, 0, HEADS // 2, SIZE]))
+            flat = self.constant(f"{part}_flat", np.array([0, 0, WIDTH // 2]))
+            self.add("Reshape", [part, shape], [f"{part}_heads"])
+            self.add("LpNormalization", [f"{part}_heads"], [f"{part}_unit"], axis=-1)
+            self.add("Reshape", [f"{part}_unit", flat], [f"{part}_rows"])
+        for part in "abz":
+            width = WIDTH if part == "z" else HEADS
+            self.add("MatMul", [hidden, self.weight(f"{part}w{i}", WIDTH, width)], [f"{part}{i}"])
+        bias = self.constant(f"dt{i}", np.linspace(-1, 1, HEADS, dtype=np.float32))
+        scale = self.constant(f"scale{i}", -np.linspace(0.1, 1, HEADS, dtype=np.float32))
+        self.add("LinearAttentionGate", [f"a{i}", bias, scale, f"b{i}"], [f"decay{i}", f"beta{i}"])
+        state = self.state(f"{i}.recurrent", HEADS, SIZE, SIZE)
+        inputs = [f"q{i}_rows", f"k{i}_rows", f"v{i}", state, f"decay{i}", f"beta{i}"]
+        attributes = {"q_num_heads": HEADS // 2, "kv_num_heads": HEADS, "update_rule": "gated_delta"}
+        self.add("LinearAttention", inputs, [f"l{i}", f"present.{i}.recurrent"], **attributes)
+        norm = self.constant(f"norm{i}", np.linspace(0.5, 1.5, SIZE, dtype=np.float32))
+        return self.add("GatedRMSNorm", [f"l{i}", norm, f"z{i}"], [f"y{i}"])
+
+    def conv(self, i: int, hidden: str) -> str:
+        """A short convolution between two products, as in LFM2."""
+        projected = self.add("MatMul", [hidden, self.weight(f"bx{i}", WIDTH, WIDTH)], [f"p{i}"])
+        gate = self.add("MatMul", [hidden, self.weight(f"c{i}", WIDTH, WIDTH)], [f"gate{i}"])
+        return self.add("Mul", [self.convolved(i, projected, WIDTH, 3, "none"), gate], [f"y{i}"])
+
+    def convolved(self, i: int, value: str, channels: int, width: int, activation: str) -> str:
+        self.add("Transpose", [value], [f"first{i}"], perm=(0, 2, 1))
+        state = self.state(f"{i}.conv", channels, width - 1)
+        inputs = [f"first{i}", self.weight(f"filter{i}", channels, 1, width), "", state]
+        self.add("CausalConvWithState", inputs, [f"conv{i}", f"present.{i}.conv"], activation=activation)
+        return self.add("Transpose", [f"conv{i}"], [f"mixed{i}"], perm=(0, 2, 1))
+
+    def attention(self, i: int, hidden: str) -> str:
+        angles = np.arange(64)[:, None] / 4.0 ** np.arange(SIZE // 2)
+        tables = [self.constant(f"{part}{i}", getattr(np, part)(angles).astype(np.float32)) for part in ("cos", "sin")]
+        parts = []
+        for part in "qkv":
+            self.add("MatMul", [hidden, self.weight(f"{part}w{i}", WIDTH, WIDTH)], [f"{part}{i}"])
+            parts.append(f"{part}{i}")
+            if part != "v":
+                rotation = {"num_heads": HEADS, "mrope_section": [4, 2, 2], "mrope_layout": 1}
+                parts[-1] = self.add("MRotaryEmbedding", [f"{part}{i}", "position_ids", *tables], [f"{part}r{i}"],
+                                     **rotation)  # fmt: skip
+        past = [f"past_key_values.{i}.{part}" for part in ("key", "value")]
+        present = [f"present.{i}.{part}" for part in ("key", "value")]
+        for names, values, kind in ((past, self.inputs, "past"), (present, self.outputs, "total")):
+            values += [self.info(n, FLOAT, "batch_size", HEADS, f"{kind}_sequence_length", SIZE) for n in names]
+        return self.add("GroupQueryAttention", [*parts, *past, "last", "total"], [f"y{i}", *present],
+                        num_heads=HEADS, kv_num_heads=HEADS)  # fmt: skip
+
+    def state(self, name: str, *shape: int) -> str:
+        self.inputs.append(self.info(f"past.{name}", FLOAT, "batch_size", *shape))
+        self.outputs.append(self.info(f"present.{name}", FLOAT, "batch_size", *shape))
+        return f"past.{name}"
+
+    @staticmethod
+    def info(name: str, kind: int, *shape: Any) -> Any:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    def add(self, op_type: str, inputs: list[str], outputs: list[str], **attributes: Any) -> str:
+        domain = "com.microsoft" if op_type in OWN else ""
+        self.nodes.append(helper.make_node(op_type, inputs, outputs, domain=domain, **attributes))
+        return outputs[0]
+
+    def weight(self, name: str, *shape: int) -> str:
+        return self.constant(name, (self.random.normal(size=shape) * 2 / np.sqrt(WIDTH)).astype(np.float32))
+
+    def constant(self, name: str, value: Any) -> str:
+        self.weights.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def proto(self) -> Any:
+        graph = helper.make_graph(self.nodes, "hybrid", self.inputs, self.outputs, self.weights)
+        opsets = [helper.make_opsetid("", 22), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+KINDS = ("delta", "attention", "conv", "delta")
+
+
+def network_of(device: str, *layers: str) -> Any:
+    core = Core()
+    model = core.read_model(Hybrid(*layers or KINDS).proto())
+    MakeStateful(bound=64).run_on_model(model)
+    LastPosition().run_on_model(model)
+    return core.compile_model(model, device)
+
+
+def expected(prompt: list[int], count: int, *layers: str) -> list[int]:
+    """By onnxruntime, from all tokens each time."""
+    proto = Hybrid(*layers or KINDS).proto()
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    tokens = list(prompt)
+    for _ in range(count):
+        positions = np.broadcast_to(np.arange(len(tokens)), (3, 1, len(tokens)))
+        fed: dict[str, Any] = {"input_ids": np.array([tokens]), "attention_mask": np.ones((1, len(tokens)), np.int64)}
+        fed["position_ids"] = positions
+        for each in session.get_inputs()[3:]:
+            shape = [length if isinstance(length, int) else int(length == "batch_size") for length in each.shape]
+            fed[each.name] = np.zeros(shape, np.float32)
+        tokens.append(int(session.run(["logits"], fed)[0][0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("prompt", [[7], [3, 1, 4, 1, 5, 9, 2]], ids=len)
+def test_tokens_are_those_of_onnxruntime(prompt: list[int], device: str) -> None:
+    generator = Generator(network_of(device))
+    wanted = expected(prompt, 12)
+    assert len(set(wanted)) > 3
+    assert generator.generate(prompt, 12) == [wanted]
+
+
+def test_batches_and_forks() -> None:
+    prompts = [[3, 1, 4, 1, 5], [2, 7, 1, 8, 2]]
+    alone = [expected(prompt, 8) for prompt in prompts]
+    network = network_of("CPU")
+    assert Generator(network).generate(prompts, 8) == alone
+    generator = Generator(network)
+    generator.append(prompts[0])
+    generator.step()
+    fork = generator.fork()
+    for each in (generator, fork):
+        for _ in range(7):
+            each.step()
+        assert each.tokens == [[*prompts[0], *alone[0]]]
