@@ -5,14 +5,19 @@ The tokens are those of onnxruntime, which computes all of them again for each n
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core
+from engine.errors import InputError, StateError
 from engine.generation import Generator
 from engine.passes import LastPosition, MakeStateful
 
@@ -189,3 +194,110 @@ def test_batches_and_forks() -> None:
         for _ in range(7):
             each.step()
         assert each.tokens == [[*prompts[0], *alone[0]]]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_rewind_returns_to_a_checkpoint(device: str) -> None:
+    """The tokens since the checkpoint are computed again; they need not be given again."""
+    network, prompt = network_of(device), [3, 1, 4, 1, 5]
+    generator = Generator(network, checkpoints=3)
+    generator.append(prompt)
+    for _ in range(6):
+        generator.step()
+    (tokens,) = generator.tokens  # the last one is not computed
+    assert generator.request.checkpoints == [7, 8, 9]
+    with pytest.raises(StateError, match=r"cannot rewind to 6 of 10 computed tokens.*the oldest is after 7"):
+        generator.rewind(5)
+    assert generator.tokens == [tokens]
+    other = generator.fork()
+    generator.rewind(4)
+    other.rewind(3)
+    for each, count in ((generator, 4), (other, 3)):
+        kept = tokens[: len(tokens) - count]
+        each.append([9, 6])
+        wanted = expected([*kept, 9, 6], 4)
+        for _ in range(4):
+            each.step()
+        assert each.tokens == [[*kept, 9, 6, *wanted]]
+
+
+def test_a_rewind_to_a_token_between_checkpoints() -> None:
+    """A prompt is one inference: rewinding into it computes its beginning again."""
+    generator = Generator(network_of("CPU"), checkpoints=2)
+    generator.append([3, 1, 4])
+    generator.logits()
+    generator.append([1, 5, 9, 2, 6])
+    generator.logits()
+    generator.rewind(2)
+    assert generator.request.length == 3
+    assert generator.tokens == [[3, 1, 4, 1, 5, 9]]
+    wanted = expected([3, 1, 4, 1, 5, 9], 3)
+    for _ in range(3):
+        generator.step()
+    assert generator.tokens[0][6:] == wanted
+
+
+def test_checkpoints_cost_the_memory_of_the_states() -> None:
+    network = network_of("CPU")
+    generator = Generator(network, checkpoints=4)
+    generator.append([3, 1, 4])
+    for _ in range(9):
+        generator.step()
+    state = generator.request.query_state()
+    size = sum(state[v.name].nbytes for v in network.variables if v.axis is None)
+    assert generator.request.checkpoint_bytes == 4 * size
+    plain = Generator(network)
+    plain.append([3, 1, 4])
+    plain.step()
+    assert (plain.request.checkpoint_bytes, plain.request.checkpoints) == (0, [])
+    with pytest.raises(StateError, match=r"no checkpoint is old enough; there is none\. Keep more"):
+        plain.rewind(2)
+
+
+def test_a_state_saved_and_loaded_goes_on_without_checkpoints(tmp_path: Path) -> None:
+    network, prompt = network_of("CPU"), [3, 1, 4, 1, 5]
+    generator = Generator(network, checkpoints=3)
+    generator.append(prompt)
+    generator.step()
+    generator.step()
+    generator.request.save(tmp_path / "state")
+    other = network_of("TEMPLATE").create_infer_request()
+    with pytest.raises(StateError):  # of another device's network, but the same model
+        other.undo(1)
+    other.load(tmp_path / "state")
+    assert (other.length, other.checkpoints) == (6, [])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["append", "step", "rewind", "fork", "reorder"]), st.integers(1, 4)),
+                min_size=4, max_size=12))  # fmt: skip
+def test_any_order_of_steps_and_rewinds(device: str, actions: list[tuple[str, int]]) -> None:
+    """The logits are always those of the tokens, computed at once."""
+    network = NETWORKS.setdefault(device, network_of(device))
+    generator = Generator(network, checkpoints=3)
+    generator.append([[3, 1, 4], [2, 7, 1]])
+    for action, count in actions:
+        if action == "append":
+            generator.append([[(5 * i + row) % VOCABULARY for i in range(count)] for row in (1, 2)])
+        elif action == "step":
+            with contextlib.suppress(InputError):  # a rewind may have left no tokens to compute
+                generator.step()
+        elif action == "fork":
+            generator = generator.fork()
+        elif action == "reorder" and generator.request.query_state()["past.0.conv"].shape[0] == 2:
+            generator.reorder([count % 2, count // 2 % 2])
+        else:
+            before = generator.tokens
+            try:
+                generator.rewind(min(count, len(before[0]) - 1))
+            except StateError:
+                assert generator.tokens == before
+    generator.append([[9], [8]])
+    whole = Generator(network)
+    whole.append(generator.tokens)
+    np.testing.assert_allclose(generator.logits(), whole.logits(), rtol=1e-3, atol=1e-3)
+
+
+NETWORKS: dict[str, Any] = {}
+"""By device, since compiling takes longer than a case."""

@@ -136,7 +136,7 @@ RUN = {
     "docs/hetero.md": Document(12),
     "docs/visualize.md": Document(5),
     "docs/virtual-devices.md": Document(5),
-    "docs/stateful-models.md": Document(7),
+    "docs/stateful-models.md": Document(8),
     "docs/language-models.md": Document(16, 1, packages=("llguidance", "onnxscript", "torch", "transformers")),
     "apps/ray/README.md": Document(0, 1),
     "apps/serve/README.md": Document(0, 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from engine.generation.speculation import (
 )
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, Signature
 from engine.startup import dataclass
+
+if TYPE_CHECKING:
+    from engine.ir import Variable
 
 Array = NDArray[Any]
 Tokens = Sequence[int] | Sequence[Sequence[int]] | Array
@@ -71,6 +74,9 @@ class Generator:
         names: the model's names for these inputs and for `logits`, where they differ.
         draft: what proposes tokens: a smaller language model with the same tokens, or its `Draft`, which has options,
             or a `PromptLookup`.
+        checkpoints: for models with states that do not keep their past values, such as linear attention's: before how
+            many of the last inferences they are kept, so that `rewind` can return there. A checkpoint costs the memory
+            of these states (`request.checkpoint_bytes`).
 
     Raises `InputError` if the network has other inputs than these, inputs of other ranks, or no variables, if
     `sampling` has tokens that the model does not have, if the draft has another number of tokens, and if proposals are
@@ -86,6 +92,7 @@ class Generator:
         stop_tokens: Collection[int] = (),
         names: dict[str, str] | None = None,
         draft: ExecutableNetwork | Draft | PromptLookup | None = None,
+        checkpoints: int = 0,
     ) -> None:
         self._network = network
         self._names = checked_names(network.signature, names or {}, tuple(_RANKS))
@@ -100,6 +107,12 @@ class Generator:
         self._width = self._vocabulary
         """The number of logits, which the first run gives if the model does not state it."""
         self._request = network.create_infer_request()
+        if isinstance(checkpoints, bool) or not isinstance(checkpoints, int) or checkpoints < 0:
+            raise InputError(f"checkpoints is {checkpoints!r}; expected 0 or more")
+        self._checkpoints = checkpoints
+        self._request.keep_checkpoints(checkpoints)
+        self._marks: list[int] = []
+        """The tokens that were computed before each inference whose values the request keeps."""
         self._sequences: _Sequences | None = None
         self._ahead = _NOTHING_AHEAD
 
@@ -160,6 +173,7 @@ class Generator:
         made = object.__new__(Generator)
         made.__dict__.update(self.__dict__)
         made._request = self._request.fork()
+        made._marks = list(self._marks)
         made._sequences = None if self._sequences is None else self._sequences.copy()
         made._speculation = None if self._speculation is None else self._speculation.fork()
         return made
@@ -170,13 +184,15 @@ class Generator:
         self._sequences, self._ahead = None, _NOTHING_AHEAD
         if self._speculation is not None:
             self._speculation.reset()
+        self._marks = []
 
     def rewind(self, count: int) -> None:
         """Forget the last `count` tokens of each sequence.
 
         Caches of a fixed length keep the keys and values of these tokens, masked, until others are written over them.
-        Raises `StateError`, and forgets none, if a sequence is shorter, a batch was padded among them, or a variable
-        does not keep its past values.
+        States that do not keep their past values return to the last checkpoint before; the next step computes the
+        tokens since then again. Raises `StateError`, and forgets none, if a sequence is shorter, a batch was padded
+        among them, or no checkpoint is old enough.
         """
         known = self._sequences
         length = 0 if known is None else known.length
@@ -186,7 +202,11 @@ class Generator:
             return
         shortened = known.shortened(count)
         self._settle()
-        self._take_back(known.computed - shortened.computed)
+        variables = self._network.variables
+        if known.computed > shortened.computed and any(is_replaced(each) for each in variables):
+            shortened.computed = self._return_to(shortened.computed, known.computed)
+        else:
+            self._take_back(known.computed - shortened.computed)
         self._sequences = shortened
 
     def reorder(self, indices: Sequence[int]) -> None:
@@ -402,11 +422,30 @@ class Generator:
         }
         return given, known
 
+    def _return_to(self, wanted: int, computed: int) -> int:
+        """Return to the last checkpoint of at most `wanted` computed tokens; how many it has. Raises `StateError`."""
+        count = len(self._request.checkpoints)
+        self._marks = self._marks[len(self._marks) - count :]  # others, such as of a state that was set, are dropped
+        index = next((i for i in reversed(range(len(self._marks))) if self._marks[i] <= wanted), None)
+        if index is None:
+            name = next(each.name for each in self._network.variables if is_replaced(each))
+            oldest = f"the oldest is after {self._marks[0]}" if self._marks else "there is none"
+            raise StateError(
+                f"{self._network.signature.network}: cannot rewind to {wanted} of {computed} computed tokens: variable "
+                f"`{name}` does not keep its past values, and no checkpoint is old enough; {oldest}. Keep more: "
+                "Generator(checkpoints=...), or start again with reset"
+            )
+        self._request.undo(len(self._marks) - index)
+        mark, self._marks = self._marks[index], self._marks[:index]
+        return mark
+
     def _computed(self, known: _Sequences, logits: Array) -> Array:
         """The logits for the last token of each sequence, taken from the logits of all new tokens or of only the last
         ones.
         """
         new = known.mask[:, known.computed :]
+        if self._checkpoints:
+            self._marks = [*self._marks, known.computed][-self._checkpoints :]
         self._sequences = known
         known.computed = known.length
         chosen = self._last_of(new, logits)
@@ -655,6 +694,11 @@ def checked_names(
     if not signature.states:
         raise InputError(f"{signature.network} has no variables; make the model stateful: engine.passes.MakeStateful")
     return found
+
+
+def is_replaced(variable: Variable) -> bool:
+    """Whether each inference replaces the value as a whole, which thus does not keep its past values."""
+    return variable.axis is None and variable.written_axis is None
 
 
 def input_for(signature: Signature, name: str, value: Array) -> Array:

@@ -389,9 +389,38 @@ class AsyncInferRequest(Participant):
     def rewind(self, count: int) -> None:
         """Remove the last `count` positions of all variables.
 
-        Raises `Busy`, and `StateError` if a variable is shorter or does not grow, which leaves all values unchanged.
+        Variables that do not grow need a checkpoint at the new length (`keep_checkpoints`). Raises `Busy`, and
+        `StateError` if there is none or a variable is shorter, which leaves all values unchanged.
         """
         self._states().rewind(count)
+
+    def keep_checkpoints(self, count: int) -> None:
+        """Keep the values that the last `count` inferences replaced, from now on, for `rewind` and `undo`.
+
+        These are the variables that do not grow, such as the states of linear attention, or the last keys of a window.
+        Values are kept, not copied: a checkpoint costs their memory (`checkpoint_bytes`), and no time. Setting,
+        resetting or loading variables drops the checkpoints; a fork has them, a saved state does not. Raises `Busy`,
+        and `StateError` for a negative number.
+        """
+        self._states().keep_checkpoints(count)
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """The length of the variables that grow before each of the inferences whose values are kept. Raises `Busy`."""
+        return self._states().checkpoint_lengths
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """The bytes of the values that checkpoints hold, which forks share. Raises `Busy`."""
+        return self._states().checkpoint_bytes
+
+    def undo(self, count: int) -> None:
+        """Return to the values before the last `count` inferences.
+
+        A variable of a fixed length into which the model writes keeps what was written. Raises `Busy`, and `StateError`
+        if fewer checkpoints are kept, which leaves all values unchanged.
+        """
+        self._states().undo(count)
 
     def reorder(self, indices: Sequence[int] | Array) -> None:
         """Continue sequence i from the values of sequence `indices[i]`, as beam search does; indices may repeat.
@@ -435,7 +464,7 @@ class AsyncInferRequest(Participant):
         """
         states = self._states()
         made: AsyncInferRequest = self._network_with_states().create_infer_request()
-        made._states().replace(states.values())
+        made._states().adopt(states)
         return made
 
     def save(self, target: str | os.PathLike[str] | BinaryIO) -> None:

@@ -193,6 +193,15 @@ class GrowingArray:
         return self.group.blocks[self.index][: self.group.length]
 
 
+Held = Array | GrowingArray
+"""The value of a variable: an array, or the object that a device which appends in place has made from it."""
+
+
+def plain(value: Any) -> Any:
+    """The value of a variable as an array; any other object is returned as it is."""
+    return value.array() if isinstance(value, GrowingArray) else value
+
+
 @dataclass(frozen=True, slots=True)
 class _Value:
     """The constant properties of a value: its form, a shape, and the shape and type of what is kept for a position."""

@@ -15,7 +15,7 @@ import numpy as np
 from engine.blob import BlobManifest, BlobReader, BlobWriter
 from engine.errors import BlobError, BlobFormatError, ModelError, StateError
 from engine.ir import ElementType
-from engine.runtime.states import Held, plain
+from engine.runtime.growing import Held, plain
 from engine.runtime.values import Array
 
 StateTarget = str | os.PathLike[str] | BinaryIO

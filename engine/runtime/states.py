@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from engine.errors import BlobFormatError, EngineError, StateError
-from engine.runtime.growing import GrowingArray, GrowingSet
+from engine.runtime.checkpoints import Checkpoint, Checkpoints
+from engine.runtime.growing import GrowingArray, GrowingSet, Held, plain
 from engine.runtime.port import Port
 from engine.runtime.values import Array, PortCheck, Value
 from engine.startup import dataclass
 
 if TYPE_CHECKING:
     from engine.ir import Model, Variable
-
-Held = Array | GrowingArray
-"""The value of a variable: an array, or the object that a device which appends in place has made from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +73,10 @@ class States:
         self.ports = tuple(ports)
         self._network = network
         self._values: dict[str, Held | None] = {port.name: None for port in ports}
+        self._checkpoints = Checkpoints()
+        variables = [port.variable for port in ports]
+        # Each inference replaces these as a whole.
+        self._replaced = [each.name for each in variables if each.axis is None and each.written_axis is None]
         self._checks = {
             port.name: PortCheck(port.before, f"{network}: variable `{port.name}`", may_grow=True) for port in ports
         }
@@ -100,6 +102,8 @@ class States:
         """Keep the values after an inference. Raises `StateError` if one exceeds its bound, and keeps the old ones."""
         for port, value in zip(self.ports, values, strict=True):
             self._check_bound(port, value)
+        if self._checkpoints.room and self._replaced:
+            self._checkpoints.add(self._checkpoint())
         self._values = {port.name: value for port, value in zip(self.ports, values, strict=True)}
 
     def _check_bound(self, port: StatePort, value: Held) -> None:
@@ -124,12 +128,14 @@ class States:
         admitted = self._checks[name].admit(plain(value))
         self._check_bound(port, admitted)
         self._values[name] = np.array(admitted, order="C")
+        self._checkpoints.forget()
 
     def reset(self, names: Iterable[str] | None = None) -> None:
         """Give these variables, or all, their initial values again."""
         for name in self._values if names is None else list(names):
             self.port(name)
             self._values[name] = None
+        self._checkpoints.forget()
 
     @property
     def is_initial(self) -> bool:
@@ -146,8 +152,10 @@ class States:
         return next(iter(lengths.values()), 0)
 
     def rewind(self, count: int) -> None:
-        """Remove the last `count` positions of all variables. Raises `StateError`, and keeps them, if that is not
-        possible: a variable is shorter, or does not grow.
+        """Remove the last `count` positions of all variables.
+
+        Variables that do not grow get the values of the checkpoint at the new length. Raises `StateError`, and keeps
+        all values, if that is not possible: a variable is shorter, or there is no such checkpoint.
         """
         if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
             raise StateError(f"{self._network}: rewind takes a number of positions, 0 or more; got {count!r}")
@@ -159,12 +167,83 @@ class States:
                     f"{self._network}: cannot rewind: `{port.name}` has a fixed length, and inputs of the model say "
                     "where it writes; pass the earlier positions again"
                 )
-            if not port.variable.is_growing:
-                raise StateError(f"{self._network}: cannot rewind: `{port.name}` does not keep its past values")
+        if self._replaced:
+            self._rewind_replaced(int(count), self._replaced[0])
+            return
+        shortened = self._shortened({port.name: int(count) for port, _ in self._growing()})
+        if count:
+            self._values |= shortened
+            self._checkpoints.forget()
+
+    def _rewind_replaced(self, count: int, name: str) -> None:
+        """`rewind` of variables of which some, such as `name`, do not grow."""
+        room, kept = self._checkpoints.room, self._checkpoints
+        if not room:
+            raise StateError(
+                f"{self._network}: cannot rewind: `{name}` does not keep its past values; keep checkpoints before the "
+                "inferences: request.keep_checkpoints, or Generator(checkpoints=...)"
+            )
+        if not self._growing():
+            raise StateError(
+                f"{self._network}: cannot rewind: no variable grows, so that it is not known how many positions an "
+                "inference had; return to the values before an inference: request.undo"
+            )
+        length = self.length - count
+        found = next((i for i in range(1, len(kept) + 1) if set(kept[-i].lengths.values()) == {length}), 0)
+        if count and not found:
+            listed = ", ".join(str(self.length - each) for each in self.checkpoint_lengths) or "none"
+            raise StateError(
+                f"{self._network}: cannot rewind by {count} positions: `{name}` keeps its values before the last "
+                f"{room} inferences, by which it can be rewound: {listed}"
+            )
+        if count:
+            self.undo(found)
+
+    def keep_checkpoints(self, count: int) -> None:
+        """Keep what the last `count` inferences replace, from now on; fewer than before are dropped."""
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
+            raise StateError(f"{self._network}: keep_checkpoints takes a number of inferences; got {count!r}")
+        self._checkpoints = self._checkpoints.resized(int(count))
+
+    @property
+    def checkpoint_lengths(self) -> list[int]:
+        """The length of the variables that grow at each checkpoint, the oldest first."""
+        kept = self._checkpoints
+        return [next(iter(kept[i].lengths.values()), 0) for i in range(len(kept))]
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """The memory that the checkpoints hold."""
+        return self._checkpoints.nbytes
+
+    def undo(self, count: int) -> None:
+        """Return to the values before the last `count` inferences. Raises `StateError`, and keeps the values."""
+        kept = self._checkpoints
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or not 0 <= count <= len(kept):
+            raise StateError(
+                f"{self._network}: cannot undo {count!r} inferences; the variables before the last {len(kept)} are "
+                f"kept, of at most {kept.room} (keep_checkpoints)"
+            )
+        if not count:
+            return
+        checkpoint = kept[-int(count)]
+        now = {port.name: self.value(port.name).shape[axis] for port, axis in self._growing()}
+        shortened = self._shortened({name: length - checkpoint.lengths[name] for name, length in now.items()})
+        replaced = checkpoint.values({port.name: port.variable.batch_axis for port in self.ports})
+        self._values |= {**shortened, **replaced}
+        self._checkpoints = kept.without(int(count))
+
+    def _checkpoint(self) -> Checkpoint:
+        """The values that an inference is about to replace."""
+        lengths = {port.name: self.value(port.name).shape[axis] for port, axis in self._growing()}
+        return Checkpoint(lengths, {name: self._values[name] for name in self._replaced})
+
+    def _shortened(self, counts: Mapping[str, int]) -> dict[str, Held | None]:
+        """The variables that grow without their last positions. Raises `StateError` if one is shorter."""
         shortened: dict[str, Held | None] = {}
-        sets = _OwnSets(count)
+        sets: dict[int, _OwnSets] = {}
         for port, axis in self._growing():
-            value = self.value(port.name)
+            value, count = self.value(port.name), counts[port.name]
             length, first = value.shape[axis], port.variable.initial.shape[axis]
             if length - count < first:
                 raise StateError(
@@ -172,11 +251,10 @@ class States:
                     f"{length - first} since its initial value"
                 )
             if isinstance(value, GrowingArray):
-                shortened[port.name] = sets.shortened(value)
+                shortened[port.name] = sets.setdefault(count, _OwnSets(count)).shortened(value)
             else:
                 shortened[port.name] = np.ascontiguousarray(value[(slice(None),) * axis + (slice(length - count),)])
-        if count:
-            self._values = shortened
+        return shortened
 
     def reorder(self, indices: Sequence[int] | Array) -> None:
         """Replace sequence i by sequence `indices[i]`, as beam search does. Raises `StateError`."""
@@ -203,6 +281,7 @@ class States:
                 )
             taken[port.name] = np.ascontiguousarray(np.take(plain(value), order, axis=axis))
         self._values = taken
+        self._checkpoints = self._checkpoints.reordered(order)
 
     def take_sequence(self, index: int, other: States) -> None:
         """Replace sequence `index` by the only sequence of `other`, at the end of the variables that grow.
@@ -230,6 +309,7 @@ class States:
         if mine_group is not None and given_group is not None:
             group = mine_group.with_sequence(axes, index, given_group)
             self._values = {port.name: value for port, value in zip(self.ports, group.arrays, strict=True)}
+            self._checkpoints.forget()
             return
         taken: dict[str, Held | None] = {}
         for port, axis in zip(self.ports, axes, strict=True):
@@ -246,6 +326,7 @@ class States:
                 row[start:] = one
             taken[port.name] = mine
         self._values = taken
+        self._checkpoints.forget()
 
     def gather(self, sources: Sequence[tuple[States, int, int]]) -> None:
         """Let sequence i be the last `count` positions of sequence `index` of `states`, for the triple at i.
@@ -328,6 +409,12 @@ class States:
                 self._check_bound(self.port(name), self._checks[name].admit(value))
         sets = _OwnSets(0)
         self._values = {k: sets.shortened(v) if isinstance(v, GrowingArray) else v for k, v in values.items()}
+        self._checkpoints.forget()
+
+    def adopt(self, other: States) -> None:
+        """Take the values and the checkpoints of another request of the same network, as a fork does."""
+        self.replace(other.values())
+        self._checkpoints = other._checkpoints.copy()
 
     def _growing(self) -> list[tuple[StatePort, int]]:
         """The variables that grow, each with its axis."""
@@ -346,11 +433,6 @@ class _OwnSets:
         if value.group not in self._made:
             self._made[value.group] = value.group.shortened(self._count)
         return GrowingArray(self._made[value.group], value.index)
-
-
-def plain(value: Any) -> Any:
-    """The value of a variable as an array; any other object is returned as it is."""
-    return value.array() if isinstance(value, GrowingArray) else value
 
 
 def _initial(port: StatePort, lengths: Mapping[str, int]) -> Array:

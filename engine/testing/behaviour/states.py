@@ -148,6 +148,33 @@ class StateChecks(DeviceChecks):
         assert request.length == 0
         self.step(request, History(), chunk(1, start=7.0))
 
+    def test_checkpoints(self, core: Core) -> None:
+        """A rewound request has the values of a checkpoint; other lengths are refused, and change nothing."""
+        request = self.stateful(core).create_infer_request()
+        request.keep_checkpoints(2)
+        history, past = History(2), []
+        for tokens in (3, 1, 2):
+            past.append((history.tokens, history.count))
+            self.step(request, history, chunk(tokens, start=float(tokens), batch=2))
+        assert request.checkpoints == [3, 4]
+        for count in (1, 6):
+            with pytest.raises(StateError, match=r"past\.count"):
+                request.rewind(count)
+            self.check_values(request, history)
+        other, others = request.fork(), History(2)
+        others.tokens, others.count = past[1]
+        request.reorder([1, 1])
+        request.rewind(2)
+        history.tokens, history.count = past[2][0][[1, 1]], past[2][1]
+        self.check_values(request, history)
+        self.step(request, history, chunk(1, start=9.0, batch=2))
+        other.undo(2)
+        self.check_values(other, others)
+        self.step(other, others, chunk(2, start=5.0, batch=2))
+        with pytest.raises(StateError, match="cannot undo 2 inferences"):
+            other.undo(2)
+        self.check_values(other, others)
+
     def test_set_values(self, core: Core) -> None:
         """A request continues from set values; values that do not fit are refused and leave the former ones."""
         request = self.stateful(core).create_infer_request()

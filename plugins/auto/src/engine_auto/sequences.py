@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 from engine.errors import StateError
 from engine.plugin_api import ExecutableNetwork, SyncInferRequest
-from engine.runtime.states import plain
+from engine.runtime.growing import plain
 from engine_auto.candidate import Candidate, State
 from engine_auto.selection import Selection
 

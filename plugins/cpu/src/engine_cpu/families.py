@@ -10,7 +10,7 @@ from engine.ir import Model
 from engine.lowering import LengthPattern, LengthVector
 from engine.native import FamilyRunner, Number, Plan, PlanFamily, Varying, empty_huge
 from engine.runtime import GrowingArray, GrowingForm, GrowingSet
-from engine.runtime.states import plain
+from engine.runtime.growing import plain
 from engine.startup import dataclass
 from engine_cpu.cache_formats import F32
 from engine_cpu.fitting import Fit, Lengths, Misfit, check_lengths, fit_family, sample_lengths

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from engine.errors import EngineError, InputError
 from engine.native import CancelFlag
 from engine.plugin_api import RequestOwner, SyncInferRequest
-from engine.runtime.states import plain
+from engine.runtime.growing import plain
 from engine_cpu.program import Program
 
 if TYPE_CHECKING:
