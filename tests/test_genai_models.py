@@ -97,6 +97,16 @@ def test_lengths_that_only_the_attention_tells(form: str, heads: int) -> None:
     assert sorted(found) == [(1, heads, 0, 16)] * 2 + [(1, heads, 0, 24)] * 2
 
 
+def test_padding_does_not_enter_windows() -> None:
+    core = Core()
+    model = core.read_model(Decoder(("windowed", 16), ("packed", 16)).proto())
+    MakeStateful(bound=64).run_on_model(model)
+    network = core.compile_model(model, "CPU")
+    prompts = [[3, 1, 4, 1, 5, 9], [7, 3]]
+    alone = [Generator(network).generate(prompt, 8)[0] for prompt in prompts]
+    assert Generator(network).generate(prompts, 8) == alone
+
+
 def test_batches_and_forks_of_windows() -> None:
     """A batch pads; a fork goes on by itself; columns that have left the window cannot be restored."""
     generator = generator_of(Decoder(("windowed", 16), ("packed", 16)).proto(), "CPU")

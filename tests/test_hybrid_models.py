@@ -268,6 +268,14 @@ def test_a_state_saved_and_loaded_goes_on_without_checkpoints(tmp_path: Path) ->
     assert (other.length, other.checkpoints) == (6, [])
 
 
+def test_prompts_of_different_lengths_are_refused() -> None:
+    """Padding would change the states of the shorter ones."""
+    generator = Generator(network_of("CPU"))
+    with pytest.raises(InputError, match=r"variable `past\.0\.conv` is a state that padding would change"):
+        generator.append([[3, 1, 4], [7]])
+    assert generator.tokens == []
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["append", "step", "rewind", "fork", "reorder"]), st.integers(1, 4)),

@@ -162,6 +162,7 @@ class Generator:
             )
         if len({len(row) for row in rows}) > 1:
             self._require_mask("sequences of different lengths")
+            self._refuse_padding()
             if known.length:
                 raise InputError("the sequences of a batch must get equally many tokens after their prompts")
         self._settle()
@@ -510,6 +511,14 @@ class Generator:
         _check_count(max_tokens)
         if self._sequences is not None and len(self._sequences.rows) != 1:
             raise InputError(f"stream continues one sequence, and there are {len(self._sequences.rows)}; use step")
+
+    def _refuse_padding(self) -> None:
+        for variable in self._network.variables:
+            if is_replaced(variable) and not variable.is_placed:
+                raise InputError(
+                    f"variable `{variable.name}` is a state that padding would change, so the prompts of a batch must "
+                    "have one length; run sequences of different lengths one by one"
+                )
 
     def _require_mask(self, what: str) -> None:
         # Padding is written to columns of its own; the columns must not be taken for positions.

@@ -38,8 +38,8 @@ class Variable:
         bound: the greatest length along `axis`; None for no limit.
         batch_axis: the dimension of independent sequences; None if there is none.
         is_placed: whether the model computes the positions at which it writes, as GroupQueryAttention does from the
-            numbers of tokens of each sequence, and so expects each sequence at the beginning of `axis`; otherwise, new
-            positions are those behind the value.
+            numbers of tokens of each sequence, and so expects each sequence at the beginning of `axis`, or of a window;
+            otherwise, new positions are those behind the value.
         is_masked: whether the model's mask says which positions of `axis` have tokens of a sequence, wherever they are,
             and their positions in the text count these; see `engine.passes.MaskedCaches`.
         written_axis: the dimension along which each inference writes new positions into a value of a fixed length, the

@@ -11,7 +11,7 @@ import numpy as np
 from engine.errors import GraphError, PassError, TypeInferenceError
 from engine.ir import Dimension, Model, Parameter, PartialShape, Result, TensorType, Variable, as_dimension
 from engine.passes.base import ModelPass
-from engine.passes.common.state_axes import Appended, appended, written_axis
+from engine.passes.common.state_axes import Appended, appended, is_window, written_axis
 from engine.startup import dataclass
 
 _PATTERNS: Final = (
@@ -91,6 +91,7 @@ class _Pair:
     result: Result
     appended: Appended | None
     written: int | None
+    is_window: bool
 
     @classmethod
     def of(cls, parameter: Parameter, result: Result) -> _Pair:
@@ -99,7 +100,8 @@ class _Pair:
             raise GraphError(f"input `{parameter.friendly_name}` is {read}; a variable must be a tensor of known rank")
         values = parameter.output(0), result.input_value(0)
         grown = appended(*values)
-        return cls(parameter, result, grown, written_axis(*values) if grown is None else None)
+        written = written_axis(*values) if grown is None else None
+        return cls(parameter, result, grown, written, grown is None and written is None and is_window(*values))
 
     @property
     def name(self) -> str:
@@ -257,7 +259,7 @@ def _variable(pair: _Pair, tied: set[str], bound: int | None) -> Variable:
         axis,
         bound if axis is not None else None,
         None if batch in (axis, written) else batch,
-        pair.appended is not None and pair.appended.is_placed,
+        pair.is_window or (pair.appended is not None and pair.appended.is_placed),
         written,
     )
 

@@ -71,6 +71,23 @@ def _steps(past: Output, present: Output) -> Iterator[_Step | None]:
         value = node.input_value(source)
 
 
+def is_window(past: Output, present: Output) -> bool:
+    """Whether `present` has the last tokens of each sequence, taken from `past` and new ones, at computed positions.
+
+    So does GroupQueryAttention with `sliding_window_cache`; padding has no effect on such a value.
+    """
+    value = present
+    for op_type in ("Gather", "Reshape", "Concat"):
+        while value.node.op_type == "Identity" and not value.node.domain:
+            value = value.node.input_value(0)
+        if value.node.op_type != op_type or value.node.domain or len(past.shape) != 4:
+            return False
+        if op_type == "Concat" and ConcatSpec.of(value.node).axis != _TOKENS:
+            return False
+        value = value.node.input_value(0)
+    return value == past
+
+
 def written_axis(past: Output, present: Output) -> int | None:
     """The dimension along which `present` is `past` with positions that were written, None if it is not."""
     rank = len(past.shape)
