@@ -39,6 +39,7 @@ FAMILIES: Final[dict[str, dict[str, str]]] = {
     "internal.channel_shuffle": {_INTERNAL: "ChannelShuffle"},
     "internal.compressed_gather": {_INTERNAL: "CompressedGather"},
     "internal.compressed_matmul": {_INTERNAL: "CompressedMatMul"},
+    "internal.expert_matmul": {_INTERNAL: "ExpertMatMul"},
     "internal.fused_attention": {_INTERNAL: "FusedAttention"},
     "internal.fused_conv": {_INTERNAL: "FusedConv"},
     "internal.fused_matmul": {_INTERNAL: "FusedMatMul"},
