@@ -26,9 +26,9 @@
 #include "executor/cpu_features.hpp"
 #include "executor/kernel_rows.hpp"
 #include "executor/plan.hpp"
-#include "executor/product_rates.hpp"
 #include "kernels/prepare/codes.hpp"
 #include "kernels/prepare/extension_call.hpp"
+#include "kernels/prepare/product_rates.hpp"
 
 namespace py = pybind11;
 
@@ -141,7 +141,8 @@ PYBIND11_MODULE(_core_of_main_interpreter, module) {
 
   module.def("cpu_features", features_dict);
   module.def("product_rates", []() -> py::object {
-    const std::optional<ProductRates> rates = product_rates();
+    const std::optional<ProductRates> rates =
+        product_rates(LimitedLookup(KernelRegistry::built_in(), cpu_features().best));
     return rates ? py::object(py::make_tuple(rates->f32, rates->bf16)) : py::none();
   });
   module.def("default_isa", [] { return isa_name(default_isa()); });

@@ -32,6 +32,7 @@ struct Gemm {
   Operand a = {}, c = {}, residual = {};
   bool transposed = false;
   std::vector<std::int64_t> tiling = {};  // vectors, pixels, tile_block
+  int widened = -1;                       // few rows: the algorithm, or -1 for the one that is chosen here
 };
 
 Bytes bytes_of(Guarded& buffer) {
@@ -81,6 +82,7 @@ AttributeMap attributes_of(const Gemm& g) {
   map["alpha"] = double{g.epilogue.alpha};
   map["beta"] = double{g.epilogue.beta};
   map["residual_after"] = std::int64_t{g.epilogue.residual_after};
+  if (g.widened >= 0) map["widened"] = std::int64_t{g.widened};
   if (!g.tiling.empty()) {
     map["vectors"] = g.tiling[0];
     map["pixels"] = g.tiling[1];
@@ -145,6 +147,37 @@ void tails(const Target& target) {
     for (std::int64_t n = 1; n <= 70; n += n < 34 ? 1 : 7)
       for (const std::int64_t k : {1, 2, 15, 16, 33})
         check(target, {m, n, k, {true, false, n % 2 == 0}, {}, {n % 3 == 0}, {n % 2 == 0}});
+}
+
+void few_rows(const Target& target) {
+  // A build for this machine leaves out rows, so that a set that no plan uses may have one kernel and not the other.
+  if (target.traits<TileTraits>("gemm_bf16").lanes != target.traits<std::int32_t>("gemm_few_bf16")) return;
+  for (std::int64_t m = 1; m <= kFewRows; ++m)
+    for (const int widened : {0, 1}) {
+      for (std::int64_t n = 1; n <= 70; n += n < 34 ? 1 : 7)
+        for (const std::int64_t k : {0, 1, 2, 15, 16, 33, 70}) {
+          Gemm g{m, n, k, {true, n % 3 == 0, n % 2 == 0}, {}, {n % 3 == 0, false, n % 5}, {n % 2 == 0, false, n % 7}};
+          g.residual = {n % 4 == 0, false, n % 3};
+          g.widened = widened;
+          check(target, g, 1 + static_cast<int>(k % 3));
+        }
+      for (int i = 0; i < static_cast<int>(Activation::kCount); ++i) {
+        Gemm g{m, 37, 40, {true, false, true}, {static_cast<Activation>(i), 0.4f, 0.6f, m % 2 == 0}, {}, {i % 2 == 0}};
+        g.widened = widened;
+        check(target, g);
+      }
+      for (const std::int64_t vectors : {1, 2}) {
+        Gemm g{m, 100, 64, {}, {}, {true}, {true}, {}, true, {vectors, 0, 0}};
+        g.widened = widened;
+        check(target, g, 6);
+      }
+      std::vector<float> a = random_floats(m * 50, 6);
+      a[7] = kNan;
+      a[m * 50 - 3] = std::numeric_limits<float>::infinity();
+      Gemm g{m, 40, 50, {}, {}, {true}, {true}};
+      g.widened = widened;
+      check(target, g, 3, a);
+    }
 }
 
 void layouts_and_types(const Target& target) {
@@ -214,17 +247,21 @@ void refusals(const Target& target) {
   is_refused(0, 4, 0, {{"c_row", std::int64_t{3}}}, "\"c_row\"");
   is_refused(0, 4, 0, {{"a_f32", std::int64_t{2}}}, "\"a_f32\"");
   is_refused(0, 4, 0, {{"vectors", std::int64_t{9}}}, "\"vectors\"");
+  is_refused(0, 4, 0, {{"widened", std::int64_t{1}}}, "\"widened\"");
+  is_refused(5, 4, 0, {{"widened", std::int64_t{1}}}, "\"widened\"");
+  is_refused(4, 4, 0, {{"widened", std::int64_t{1}}, {"a_layout", std::int64_t{1}}}, "\"widened\"");
 }
 
 }  // namespace
 
 int main() {
   return run_cases({{"tails", tails},
+                    {"few rows", few_rows},
                     {"layouts and types", layouts_and_types},
                     {"every tile", every_tile},
                     {"workers", workers},
                     {"empty and activated", empty_and_activated},
                     {"not finite", not_finite},
                     {"refusals", refusals}},
-                   {"gemm_bf16", "gemm_amx_bf16"});
+                   {"gemm_bf16", "gemm_few_bf16", "gemm_amx_bf16"});
 }

@@ -5,4 +5,3 @@
 #include "executor/kernel_rows.cpp"
 #include "executor/plan.cpp"
 #include "executor/plan_family.cpp"
-#include "executor/product_rates.cpp"

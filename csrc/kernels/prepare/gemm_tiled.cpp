@@ -10,6 +10,7 @@
 //   a_f32, c_f32, residual_f32 (0): f32 instead of bf16
 //   a_layout, c_layout, residual_layout (0): rows, or blocks of 16 columns
 //   scale (0): as in convolutions
+//   widened (for few rows, where products of bf16 are slow): whether B is widened and multiplied in f32
 //
 // of gemm_int8 also those of requantize_request.hpp, and
 //
@@ -17,12 +18,13 @@
 //
 // and of pack_gemm_bf16 and pack_gemm_int8, which pack a B of f32 or of i8: n, k, vectors; transposed (0): B is [N, K];
 // b_row (dense): elements between its rows. Their output has at most n and k, both rounded up to 32, elements.
-#include "kernels/gemm_tiled.hpp"
+#include "kernels/gemm_few.hpp"
 
 #include <algorithm>
 #include <limits>
 
 #include "kernels/prepare/conv_request.hpp"
+#include "kernels/prepare/product_rates.hpp"
 #include "kernels/prepare/requantize_request.hpp"
 #include "kernels/prepare/tile_request.hpp"
 
@@ -118,8 +120,7 @@ void read_gemm(const StepRequest& request, const OperandType& type, TiledGemmArg
 }
 
 // Between B and the residual, operands are a value for each column.
-template <class Args>
-PreparedStep prepare_product(const StepRequest& request, const OperandType& type, Args& args) {
+void expect_product_operands(const StepRequest& request, const OperandType& type, const TiledGemmArgs& args) {
   request.expect_operands(static_cast<std::size_t>(args.c_at), 1);
   request.expect_input(0, matrix_bytes(args.a, args.m, args.k));
   request.expect_input(1, packed_bytes(request, type, args.pack));
@@ -129,7 +130,11 @@ PreparedStep prepare_product(const StepRequest& request, const OperandType& type
   if (args.operands.has_residual)
     request.expect_input(static_cast<std::size_t>(vectors_end), matrix_bytes(args.residual, args.m, args.n));
   request.expect_output(0, matrix_bytes(args.c, args.m, args.n));
+}
 
+template <class Args>
+PreparedStep prepare_product(const StepRequest& request, const OperandType& type, Args& args) {
+  expect_product_operands(request, type, args);
   PreparedStep step;
   step.work = 2.0 * args.m * args.n * args.k;
   if (uses_tiles(request, type)) {
@@ -154,6 +159,39 @@ PreparedStep prepare_product(const StepRequest& request, const OperandType& type
   return step;
 }
 
+// Whether gemm_few_bf16 can compute a product.
+bool is_few(const StepRequest& request, const GemmBf16Args& args) {
+  const KernelEntry* kernel = request.kernels.find_or_null("gemm_few_bf16");
+  if (kernel == nullptr || args.m < 1 || args.m > kFewRows || args.k > kMaxFewDepth) return false;
+  const std::int64_t lanes = *static_cast<const std::int32_t*>(kernel->traits);
+  return args.a.layout == MatrixLayout::kRows && args.c.layout == MatrixLayout::kRows &&
+         (!args.operands.has_residual || args.residual.layout == MatrixLayout::kRows) &&
+         (uses_tiles(request, kBf16) || args.pack.tile_channels == args.tiling.vectors * lanes);
+}
+
+// Whether it should: unless vectors multiply bf16 faster than f32. Tiles of AMX take as long for one row as for
+// sixteen.
+bool is_widened(const StepRequest& request, const GemmBf16Args& args) {
+  const bool may = is_few(request, args);
+  const std::int64_t given = request.attributes.integer_or("widened", 0, may ? 1 : 0, -1);
+  if (given >= 0) return given == 1;
+  if (!may || uses_tiles(request, kBf16)) return may;
+  const std::optional<ProductRates> rates = product_rates(request.kernels);
+  return !rates || rates->bf16 <= rates->f32;
+}
+
+PreparedStep prepare_few(const StepRequest& request, const GemmBf16Args& gemm) {
+  expect_product_operands(request, kBf16, gemm);
+  const GemmFewArgs args = {gemm, uses_tiles(request, kBf16)};
+  PreparedStep step;
+  step.work = 2.0 * gemm.m * gemm.n * gemm.k;
+  step.phases.push_back(PreparedPhase::of(request.kernels.find("gemm_few_bf16"), args));
+  step.phases[0].scratch_bytes = static_cast<std::size_t>(few_scratch_bytes(gemm));
+  const double work = std::max(step.work / 2, kReadWork * gemm.n * gemm.k);
+  step.phases[0].max_workers = static_cast<int>(std::clamp(work / kBf16.least_work, 1.0, 1e6));
+  return step;
+}
+
 PreparedStep prepare_gemm_bf16(const StepRequest& request) {
   GemmBf16Args args = {};
   read_gemm(request, kBf16, args);
@@ -167,7 +205,7 @@ PreparedStep prepare_gemm_bf16(const StepRequest& request) {
   args.c = read("c", args.n);
   if (args.operands.has_residual) args.residual = read("residual", args.n);
   args.c_at = 2 + args.operands.has_bias + args.operands.has_scale + args.operands.has_residual;
-  return prepare_product(request, kBf16, args);
+  return is_widened(request, args) ? prepare_few(request, args) : prepare_product(request, kBf16, args);
 }
 
 PreparedStep prepare_gemm_int8(const StepRequest& request) {

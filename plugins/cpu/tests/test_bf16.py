@@ -18,7 +18,16 @@ from engine_cpu.reorder import reorder_attributes, reorder_kernel, reordered_arr
 from onnx import helper, numpy_helper
 
 from engine.core import Core
-from engine.native import ProductRates, cpu_features, default_isa, features, isas_within, pack, product_rates
+from engine.native import (
+    PlanBuilder,
+    ProductRates,
+    cpu_features,
+    default_isa,
+    features,
+    isas_within,
+    pack,
+    product_rates,
+)
 from engine.testing.networks import seeded_network
 from engine.testing.values import values as random_values
 
@@ -304,6 +313,25 @@ def test_rates_are_measured_where_there_is_an_instruction() -> None:
     rates = product_rates()
     assert (rates is not None) == ("bf16" in features(cpu_features().isa))
     assert rates is None or min(rates.f32, rates.bf16) > 0
+
+
+def product_phases(isa: str, rows: int) -> int:
+    """The phases of a product of f32 rows: tiles need one that rounds and copies the rows first."""
+    b = PlanBuilder(isa=isa)
+    weights = pack("pack_gemm_bf16", [named("w", 64, 96)], {"n": 96, "k": 64}, isa=isa)
+    a, c = b.add_input(4 * rows * 64), b.add_output(4 * rows * 96)
+    attributes = {"m": rows, "n": 96, "k": 64, "a_f32": 1, "c_f32": 1}
+    b.add_step("gemm_bf16", [a, b.add_constant(weights)], [c], attributes)
+    return b.build().steps[0].phases
+
+
+@pytest.mark.parametrize("isa", isas_within(default_isa()))
+def test_few_rows_are_multiplied_in_f32_unless_bf16_is_faster(isa: str) -> None:
+    """A token waits for its weights: tiles of AMX, and slow vector products of bf16, would hold it up further."""
+    rates = product_rates()
+    is_fast = "bf16" in features(isa) and rates is not None and rates.bf16 > rates.f32
+    is_widened = "amx_bf16" in features(isa) or not is_fast
+    assert [product_phases(isa, rows) for rows in (1, 4, 5)] == [1 if is_widened else 2] * 2 + [2]
 
 
 @pytest.mark.parametrize("shape", [(2, 20, 3, 5), (1, 16, 1, 1), (1, 1, 7, 9)], ids=str)

@@ -2,4 +2,5 @@
 #include "kernels/prepare/extension.cpp"
 #include "kernels/prepare/extension_call.cpp"
 #include "kernels/prepare/gemm_tiled.cpp"
+#include "kernels/prepare/product_rates.cpp"
 #include "kernels/prepare/request.cpp"

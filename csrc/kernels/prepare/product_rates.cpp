@@ -1,9 +1,8 @@
-#include "executor/product_rates.hpp"
+#include "kernels/prepare/product_rates.hpp"
 
 #include <algorithm>
 #include <chrono>
 
-#include "executor/kernel_registry.hpp"
 #include "kernels/rate_bf16.hpp"
 
 namespace engine {
@@ -24,24 +23,21 @@ double rate_of(const KernelEntry& kernel) {
   return *static_cast<const double*>(kernel.traits) * static_cast<double>(kRun.repeats) / std::max(1.0, time.count());
 }
 
-std::optional<ProductRates> measure() {
-  const KernelRegistry& registry = KernelRegistry::built_in();
-  const Isa best = cpu_features().best;
-  const KernelEntry *fma = registry.kernel("rate_bf16_fma", best).entry,
-                    *dot = registry.kernel("rate_bf16_dot", best).entry;
-  if (fma == nullptr || dot == nullptr) return std::nullopt;
+ProductRates measure(const KernelEntry& fma, const KernelEntry& dot) {
   ProductRates rates = {};
   for (int i = 0; i < kRuns; ++i) {
-    rates.f32 = std::max(rates.f32, rate_of(*fma));
-    rates.bf16 = std::max(rates.bf16, rate_of(*dot));
+    rates.f32 = std::max(rates.f32, rate_of(fma));
+    rates.bf16 = std::max(rates.bf16, rate_of(dot));
   }
   return rates;
 }
 
 }  // namespace
 
-std::optional<ProductRates> product_rates() {
-  static const std::optional<ProductRates> rates = measure();
+std::optional<ProductRates> product_rates(const KernelLookup& kernels) {
+  const KernelEntry *fma = kernels.find_or_null("rate_bf16_fma"), *dot = kernels.find_or_null("rate_bf16_dot");
+  if (fma == nullptr || dot == nullptr) return std::nullopt;
+  static const ProductRates rates = measure(*fma, *dot);
   return rates;
 }
 
