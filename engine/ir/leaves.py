@@ -68,7 +68,7 @@ class Constant(Node):
     Raises `ModelError` for values that are not tensors: ragged lists, None, text mixed with other elements.
     """
 
-    __slots__ = ("_data", "_load")
+    __slots__ = ("_bases", "_data", "_load")
 
     def __init__(
         self, value: ArrayLike, element_type: ElementType | None = None, friendly_name: str | None = None
@@ -76,6 +76,7 @@ class Constant(Node):
         data = _as_array(value, element_type)
         self._data: Array | None = data
         self._load: Callable[[], Array] | None = None
+        self._bases: Sequence[Constant] = ()
         value_type = TensorType(ElementType.from_numpy(data.dtype), PartialShape(data.shape))
         super().__init__("Constant", types=[value_type], friendly_name=friendly_name)
 
@@ -88,6 +89,7 @@ class Constant(Node):
         node = cls.__new__(cls)
         node._data = None
         node._load = load
+        node._bases = ()
         Node.__init__(node, "Constant", types=[value_type], friendly_name=friendly_name)
         return node
 
@@ -110,7 +112,14 @@ class Constant(Node):
                 source.release()
             return data
 
-        return cls.lazy(value_type, load)
+        node = cls.lazy(value_type, load)
+        node._bases = kept
+        return node
+
+    @property
+    def bases(self) -> Sequence[Constant]:
+        """The constants that it is derived from; none if its data is its own."""
+        return self._bases
 
     @property
     def data(self) -> Array:
@@ -136,6 +145,7 @@ class Constant(Node):
         """Drop the data permanently: reading it raises `ModelError`. For the owner of a graph that has been lowered."""
         self._data = None
         self._load = self._discarded
+        self._bases = ()
 
     def _discarded(self) -> Array:
         raise ModelError(f"{self}: its data was discarded because the device keeps it in another form")
@@ -181,7 +191,7 @@ class Constant(Node):
     def clone_with_new_inputs(self, inputs: Iterable[OutputLike | None]) -> Constant:
         """A constant that shares this one's data."""
         node = Constant.__new__(Constant)
-        node._data, node._load = self._data, self._load
+        node._data, node._load, node._bases = self._data, self._load, self._bases
         Node.__init__(node, "Constant", types=self._types, friendly_name=self._name)
         if self._rt_info:
             node._rt_info = dict(self._rt_info)

@@ -250,6 +250,23 @@ def test_the_identity_of_a_model_leaves_its_constants_as_they_were() -> None:
     assert [each.is_loaded for each in constants] == [True, False]
 
 
+def test_the_identity_of_a_model_samples_what_constants_are_derived_from() -> None:
+    """Unpacking all weights of a language model would take longer than anything else in a compilation."""
+
+    def identity(value: float, length: int = 8) -> str:
+        def computed(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            raise AssertionError("computed")
+
+        base = Constant(np.full((length, 3), value, np.float32))
+        made = Constant.derived([base], TensorType(f32, PartialShape([24])), computed)
+        result = ops.Relu(made)
+        made.friendly_name, result.friendly_name = "made", "y"
+        return model_identity(Model([result], []))
+
+    assert len({identity(1), identity(2), identity(1, length=9)}) == 3
+    assert identity(1) == identity(1)
+
+
 def test_derived_constants_keep_no_graph_alive() -> None:
     source = Constant(np.ones(2, np.float32))
     reader = weakref.ref(ops.Relu(source))

@@ -22,6 +22,7 @@ from engine.onnx.contrib.packed_elements import (
     is_constant,
     same_type,
     unpacked,
+    unpacked_rows,
 )
 from engine.onnx.upgrades.emit import cast, emit, i64s, rank_of
 from engine.ops.tensors import transposed_matrix
@@ -137,12 +138,12 @@ class _PackedMatrix:
         middle = 1 << (bits - 1) if element_type.is_signed else 0
 
         def read(data: Array) -> Array:
-            elements = unpacked(data, bits).reshape(len(data), -1)[:, :rows]
+            codes = unpacked_rows(transposed_matrix(data.reshape(len(data), -1)), bits)[:rows]
             if order is not None:
-                elements = elements[:, order]
+                codes = codes[order]
             if middle:
-                elements = (elements - np.uint8(middle)).view(np.int8)
-            return transposed_matrix(elements.astype(element_type.numpy))
+                codes ^= np.uint8(middle)  # the low bits of codes less the middle
+            return codes.view(element_type.numpy)
 
         return Constant.derived([self.codes], TensorType(element_type, PartialShape([rows, self.columns])), read)
 

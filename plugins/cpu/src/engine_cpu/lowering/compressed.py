@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine.ir import Constant, Output
-from engine.ir.element_type import i8, u8
+from engine.ir.element_type import i2, i8, u8
 from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.native import Attribute, pack
 from engine.ops.internal import INTERNAL_DOMAIN, CompressedGatherSpec, CompressedMatMulSpec
@@ -174,13 +174,17 @@ class _Codes:
         return self.store.data(value.node)
 
     def bytes_of(self, value: Output) -> Array:
-        """Integers of any width, in a byte each."""
-        whole = np.int8 if value.element_type.is_signed else np.uint8
-        return np.ascontiguousarray(self.data(value).astype(whole, copy=False)).view(np.uint8)
+        """Integers in a byte each, of which kernels read the low 4 bits or all 8.
+
+        ml_dtypes keeps integers of 4 bits so; converting them takes as long as all the rest of packing.
+        """
+        data = self.data(value)
+        return np.ascontiguousarray(data.astype(np.int8) if value.element_type is i2 else data).view(np.uint8)
 
     def unsigned(self, value: Output) -> Array:
         """The same as unsigned numbers: signed ones plus 8 or 128."""
-        return self.bytes_of(value) + np.uint8(self._offset)
+        whole = np.int8 if value.element_type.is_signed else np.uint8
+        return self.data(value).astype(whole, copy=False).view(np.uint8) + np.uint8(self._offset)
 
     def _find_form(self) -> Array:
         scales, zero_point = self.data(self.scale).astype(np.float32), self.zero_point
