@@ -131,6 +131,7 @@ def test_batches_and_forks_of_windows() -> None:
         [("packed", 16), ("separate", 16)],
         [("turned", 16), ("turned, whole", 16)],
         [("windowed", 16), ("turned, whole", 32), ("windowed", 16)],
+        [("windowed", 16), ("windowed", 16)],
     ],
     ids=lambda layers: "+".join(form for form, _ in layers),
 )

@@ -14,6 +14,7 @@ from engine.ir import Constant, Model, Node, Output, Variable
 from engine.ops.gather import TensorScatterSpec
 from engine.ops.slice import ConcatSpec
 from engine.passes.base import ModelPass
+from engine.passes.common.state_axes import is_window
 from engine.passes.runtime_info import copy_runtime_info
 
 _VIEWS: Final = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -62,7 +63,8 @@ class MaskedCaches(ModelPass):
             mask = model.parameter(self.mask).output(0)
         except GraphError as e:
             raise PassError(f"{self.name}: {e}") from e
-        writes = [self._write(model, variable, mask) for variable in placed]
+        # A window has the last tokens of each sequence, wherever the sequence is.
+        writes = [self._write(model, each, mask) for each in placed if not _is_window(model, each)]
         keys = {keys for writer, _ in writes for keys in self._keys(writer)}
         positions = _positions(mask)
         for output in keys:
@@ -78,7 +80,7 @@ class MaskedCaches(ModelPass):
             model.add_variable(replace(variable, is_placed=False, is_masked=True))
         for node in model.ordered_nodes():
             node.infer_types()
-        return len(writes)
+        return len(placed)
 
     def _write(self, model: Model, variable: Variable, mask: Output) -> tuple[Node, Output]:
         """The node that writes into a variable, lengthened before, and the variable's value."""
@@ -132,6 +134,10 @@ class MaskedCaches(ModelPass):
                     f"{self.name}: {node} has the number of columns, on which other results than the keys depend; they "
                     "would differ for a sequence beside longer ones: use a Generator for each"
                 )
+
+
+def _is_window(model: Model, variable: Variable) -> bool:
+    return is_window(model.parameter(variable.parameter).output(0), model.result(variable.result).input_value(0))
 
 
 def _is(node: Node, op_type: str) -> bool:
