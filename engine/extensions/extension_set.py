@@ -99,7 +99,7 @@ class ExtensionSet:
         Raises `MissingExtensionError`, naming a node, for one that this core does not have, though another has it.
         """
         from engine.ir.walk import all_nodes
-        from engine.ops.extension import extension_of
+        from engine.ops.origin import extension_of
 
         needed: dict[str, None] = {}
         for node in all_nodes(model):

@@ -10,7 +10,7 @@ from engine.ir import Constant, Model, Node
 from engine.ir.walk import all_nodes
 from engine.onnx import join_model, split_model
 from engine.ops.cost import evaluation_time
-from engine.ops.extension import extension_of
+from engine.ops.origin import extension_of
 from engine.passes.runtime_info import is_operation
 from engine.plugin_api import BlobReader, BlobWriter, ExecutableNetwork, NodeCounts, PluginT
 

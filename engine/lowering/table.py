@@ -11,7 +11,7 @@ from engine.errors import OperatorSpecError
 from engine.ir import Node, Output, TensorType
 from engine.lowering.checks import check_tensor, is_omitted
 from engine.lowering.refusal import Refusal, RefusalCause
-from engine.ops.extension import extension_of, operator_of
+from engine.ops.origin import extension_of, operator_of
 from engine.ops.spec import OperatorSpec, SpecT
 from engine.passes.config import PassConfig
 from engine.startup import dataclass

@@ -461,18 +461,6 @@ _defined: Final[dict[str, frozenset[str]]] = {}
 """The operators of each extension, by its name and version."""
 
 
-def extension_of(node: Node) -> str:
-    """The name and version of the extension that defines the operator of `node`; "" if none does."""
-    op = find_op(node.op_type, node.domain) if node.domain else None
-    return "" if op is None else op.extension
-
-
-def operator_of(node: Node) -> Operator | None:
-    """The definition of the operator of `node`, if it is of an extension."""
-    op = find_op(node.op_type, node.domain) if node.domain else None
-    return None if op is None else op.definition
-
-
 # -- values -----------------------------------------------------------------------------------------------
 
 

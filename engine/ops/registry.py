@@ -194,6 +194,16 @@ def find_op(op_type: str, domain: str = "") -> OpDef | None:
     return None if ops is None else ops[op_type]
 
 
+def definition_of(op_type: str, domain: str = "") -> OpDef:
+    """The definition of an operator, perhaps without what its family declares: for code that only names operators.
+
+    Raises `UnknownOperatorError` with similar names.
+    """
+    known: dict[str, OpDef | None] = _OPS.get(domain, {})
+    found = known.get(op_type) or _definition(op_type, domain)
+    return get_op(op_type, domain) if found is None else found
+
+
 def all_ops() -> list[OpDef]:
     """Every operator of the canonical opsets by name, ONNX's own first, without internal ones (`register_op`)."""
     names = sorted({(s.domain, s.name) for s in onnx.defs.get_all_schemas() if s.domain in CANONICAL_VERSIONS})

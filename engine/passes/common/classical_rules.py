@@ -10,7 +10,6 @@ import numpy as np
 from engine import ops
 from engine.ir import Constant, Node, Output, f32, i32, i64
 from engine.ops import attribute
-from engine.ops.label_encoder import LabelEncoderSpec
 
 
 def _array_feature_extractor(node: Node) -> Sequence[Output] | None:
@@ -55,6 +54,8 @@ def _linear_regressor(node: Node) -> Sequence[Output] | None:
 
 def _label_encoder(node: Node) -> Sequence[Output] | None:
     """A few numbers by equality; the operator's tables of text stay."""
+    from engine.ops.label_encoder import LabelEncoderSpec  # with its family
+
     spec, x = LabelEncoderSpec.of(node), node.input_value(0)
     is_numeric = x.element_type in (f32, i64, i32) and spec.values.dtype != object
     if not is_numeric or not 0 < len(spec.keys) <= _MAX_KEYS:

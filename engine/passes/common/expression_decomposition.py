@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine import ops
 from engine.errors import EngineError, PassError
 from engine.ir import Model, Node, TensorType
-from engine.ops.extension import operator_of
+from engine.ops.origin import operator_of
 from engine.passes.base import ModelPass
 from engine.passes.fusion import fits, nodes_between
 from engine.passes.runtime_info import copy_to_steps

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from engine.ir import Constant, Node, TensorType
-from engine.ops.resize import ResizeSpec
 from engine.ops.transpose import TransposeSpec
 from engine.passes.fusion import constant_data
 from engine.passes.pattern import Matcher, wrap_type
@@ -87,6 +86,8 @@ def _slice(node: Node) -> int | None:
 
 
 def _resize(node: Node) -> int | None:
+    from engine.ops.resize import ResizeSpec  # with its family
+
     shape = node.input_value(0).shape
     given = [node.input_value(index) if node.has_input(index) else None for index in (1, 2, 3)]
     if not shape.is_static or not all(value is None or isinstance(value.node, Constant) for value in given):

@@ -12,13 +12,10 @@ from engine import ops
 from engine.ir import Constant, Dimension, Node, Output
 from engine.ops.gather import GatherSpec
 from engine.ops.pad import PadSpec
-from engine.ops.pool import PoolSpec
 from engine.ops.reduce import ReduceSpec
-from engine.ops.resize import ResizeSpec
 from engine.ops.slice import SliceSpec
 from engine.ops.tensors import Array
 from engine.ops.transpose import TransposeSpec
-from engine.ops.windows import counts
 from engine.passes.common.channel_products import BYTE_COST, positions_of
 from engine.passes.fusion import constant_data, dims_of, reshape_target, same_length, same_lengths
 from engine.startup import dataclass
@@ -109,6 +106,8 @@ class Movement:
             target = reshape_target(wanted, dims)
             return None if target is None else ops.Reshape(x, Constant(np.array(target, np.int64)))
         if self.node.op_type == "Resize" and (sizes := constant_data(_input(self.node, 3))) is not None:
+            from engine.ops.resize import ResizeSpec  # with its family
+
             axes = ResizeSpec.of(self.node).axes
             assert axes is not None
             inputs[2] = Constant(np.where(np.equal(axes, self.source_axis), channels, sizes)).output(0)
@@ -162,6 +161,8 @@ def _constants(node: Node, *indices: int) -> list[Array | None] | None:
 
 
 def _resize(node: Node, axis: int, dims: _Dims) -> _Found | None:
+    from engine.ops.resize import ResizeSpec
+
     spec, values = ResizeSpec.of(node), _constants(node, 1, 2, 3)
     if values is None or spec.keep_aspect_ratio_policy != "stretch" or spec.axes is None:
         return None
@@ -177,6 +178,9 @@ def _resize(node: Node, axis: int, dims: _Dims) -> _Found | None:
 
 
 def _average_pool(node: Node, axis: int, dims: _Dims) -> _Found | None:
+    from engine.ops.pool import PoolSpec
+    from engine.ops.windows import counts
+
     spec, spatial = PoolSpec.of(node), frozenset(range(2, len(dims)))
     if axis != 1 or any(dims[each].is_dynamic for each in spatial):
         return None

@@ -12,7 +12,6 @@ from engine import ops
 from engine.ir import Constant, Node, Output, TensorType, boolean, f32, i64
 from engine.ops.gather import ReverseSequenceSpec
 from engine.ops.matmul import GemmSpec
-from engine.ops.normalization import BatchNormalizationSpec
 from engine.ops.reshape import DropoutSpec
 from engine.passes.common.classical_rules import CLASSICAL_RULES
 from engine.passes.common.training_rules import TRAINING_RULES
@@ -68,6 +67,8 @@ def _replace(node: Node, config: PassConfig | None) -> bool:
 
 
 def _batch_normalization(node: Node) -> Sequence[Output] | None:
+    from engine.ops.normalization import BatchNormalizationSpec  # with its family
+
     spec = BatchNormalizationSpec.of(node)
     x, scale, bias, mean, variance = (node.input_value(index) for index in range(5))
     if len({x.element_type, scale.element_type, mean.element_type}) > 1:

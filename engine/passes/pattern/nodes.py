@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from engine.errors import PassError, UnknownOperatorError
 from engine.ir import UNKNOWN, Node, Output, OutputLike
-from engine.ops import CANONICAL_VERSIONS, OpDef, find_op, get_op
+from engine.ops import CANONICAL_VERSIONS, OpDef, find_op
+from engine.ops.registry import definition_of
 from engine.passes.pattern.predicates import Predicate, PredicateLike, as_predicate, value_matches
 from engine.startup.onnx_library import onnx
 
@@ -165,7 +166,7 @@ def _check_kinds(node: WrapType) -> None:
         if op_type in ("Parameter", "Result", "Constant") or not is_ours:
             continue
         try:
-            ops.append(get_op(op_type, domain))
+            ops.append(definition_of(op_type, domain))
         except UnknownOperatorError as e:
             raise PassError(f"a pattern names an unknown operator: {e}") from None
     if len(ops) < len(node.kinds):

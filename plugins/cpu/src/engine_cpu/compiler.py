@@ -9,7 +9,7 @@ from dataclasses import field
 from engine.ir import Constant, Model, Output
 from engine.lowering import LengthPattern
 from engine.native import PlanBuilder
-from engine.ops.extension import extension_of
+from engine.ops.origin import extension_of
 from engine.runtime.lifecycle import ForkSafeLock
 from engine.startup import dataclass
 from engine_cpu.assignment import assign_layouts

@@ -1,4 +1,7 @@
-"""Step one of compiling: transform the user's model for lowering."""
+"""Step one of compiling: transform the user's model for lowering.
+
+What few models need is imported for them.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,10 @@ from engine.passes.common.common_optimizations import CommonOptimizations, named
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.widen_precision import WidenPrecision
+from engine.passes.late import LatePass
 from engine_cpu.lowering import LOWERINGS, CpuGraph
-from engine_cpu.passes.activation_rounding import ActivationRetention, ActivationRounding
-from engine_cpu.passes.causal_mask_decomposition import CausalMaskDecomposition
-from engine_cpu.passes.channel_shuffle_fusion import ChannelShuffleFusion
-from engine_cpu.passes.einsum_forms import stays_whole
 from engine_cpu.passes.narrow_bodies import NarrowBodies
 from engine_cpu.passes.quantized_forms import CAPABILITIES
-from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
-from engine_cpu.passes.split_concat_elimination import SplitConcatElimination
 
 
 def prepare_model(model: Model, group_size: int = 0, *, is_accurate: bool = False) -> CpuGraph:
@@ -38,14 +36,17 @@ def _register(manager: Manager) -> None:
     manager.register_pass(WidenPrecision(accepts=LOWERINGS.has_kernel))
     manager.register_pass(NarrowBodies(lambda body: PASSES.run(body)))
     manager.register_pass(CommonOptimizations)
-    manager.register_pass(ScaleShiftFusion)
-    manager.register_pass(ChannelShuffleFusion)
-    manager.register_pass(SplitConcatElimination)
+    for late in (
+        LatePass("engine_cpu.passes.scale_shift_fusion.ScaleShiftFusion", "BatchNormalization"),
+        LatePass("engine_cpu.passes.channel_shuffle_fusion.ChannelShuffleFusion", "Reshape", "Transpose"),
+        LatePass("engine_cpu.passes.split_concat_elimination.SplitConcatElimination", "Concat"),
+    ):
+        manager.register_pass(late)
     LOWERINGS.configure(manager.pass_config)
     CAPABILITIES.configure(manager.pass_config)
     manager.pass_config.set_callback("FunctionDecomposition", callback=_stays)
     manager.pass_config.set_callback("DequantizedConstantFolding", callback=_is_looked_up)
-    manager.pass_config.set_callback("EinsumDecomposition", callback=stays_whole)
+    manager.pass_config.set_callback("EinsumDecomposition", callback=_stays_whole)
     manager.pass_config.set_callback("QuantizationDecomposition", callback=_is_elementwise)
 
 
@@ -56,9 +57,16 @@ def _stays(node: Node) -> bool:
     return LOWERINGS.has_kernel(node)
 
 
+def _stays_whole(einsum: Node) -> bool:
+    """Whether an Einsum is not decomposed."""
+    from engine_cpu.passes.einsum_forms import stays_whole
+
+    return stays_whole(einsum)
+
+
 def _is_looked_up(source: Node) -> bool:
     """Whether dequantized constants are the table of look-ups."""
-    from engine.passes.common.compressed_gather_fusion import is_looked_up  # for few models
+    from engine.passes.common.compressed_gather_fusion import is_looked_up
 
     return is_looked_up(source)
 
@@ -88,7 +96,12 @@ def _register_known(manager: Manager) -> None:
     manager.register_pass(GraphRewrite(layout, "Layout"))
     for recognition in recognitions:
         manager.register_pass(recognition)
-    manager.register_pass(CausalMaskDecomposition)
+    manager.register_pass(
+        LatePass(
+            "engine_cpu.passes.causal_mask_decomposition.CausalMaskDecomposition",
+            "Add|And|Attention|Where|engine.FusedAttention",
+        )
+    )
     manager.register_pass(DeadCodeElimination)
 
 
@@ -97,6 +110,8 @@ KNOWN_PASSES: Final = PassPipeline(_register_known)
 
 
 def _register_accurate(manager: Manager) -> None:
+    from engine_cpu.passes.activation_rounding import ActivationRetention
+
     _register(manager)
     manager.register_pass(ActivationRetention)
 
@@ -110,6 +125,8 @@ def _rounding(group_size: int) -> PassPipeline:
     """The same, and products that round activations."""
 
     def register(manager: Manager) -> None:
+        from engine_cpu.passes.activation_rounding import ActivationRounding
+
         _register(manager)
         manager.register_pass(ActivationRounding(group_size))
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from engine.errors import DeviceError
 from engine.ir import Node, Output, TensorType
 from engine.lowering import Refusal, RefusalCause
-from engine.ops.extension import Operator, extension_of, operator_of
+from engine.ops.origin import extension_of, operator_of
 from engine.ops.spec import OperatorSpec
 from engine_cpu.lowering.registry import LOWERINGS, OpLowering
 from engine_cpu.segment import SegmentBuilder
+
+if TYPE_CHECKING:
+    from engine.ops.extension import Operator
 
 
 @LOWERINGS.lowers_extensions

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine_cpu.segments.choice import ChoiceSegment
 from engine_cpu.segments.graph_segment import GraphSegment
 from engine_cpu.segments.kind import ConnectedSegment, Making, SegmentKind
-from engine_cpu.segments.repetition import RepetitionSegment
 
 CONTROL_FLOW: Final = frozenset({"If", "Loop", "Scan"})
 """The operators whose bodies are compiled."""
 
 
 def _made(segment: GraphSegment, making: Making) -> ConnectedSegment:
+    # Few models have control flow.
+    from engine_cpu.segments.choice import ChoiceSegment
+    from engine_cpu.segments.repetition import RepetitionSegment
+
     (node,) = segment.nodes
     make = ChoiceSegment if node.op_type == "If" else RepetitionSegment
     flow: ChoiceSegment | RepetitionSegment = make(node, making.compiler)
