@@ -8,7 +8,7 @@ from typing import Final
 
 from engine.errors import ModelError, ModelReadError, UnsupportedError
 from engine.onnx.attributes import attribute_type
-from engine.onnx.contrib import is_known
+from engine.onnx.foreign import is_known
 from engine.onnx.functions import OPSET_TAG, describe
 from engine.onnx.hazards import check_values
 from engine.onnx.opsets import resolve_version

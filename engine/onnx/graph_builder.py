@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from engine import ops
 from engine.errors import ModelError, TypeInferenceError, UnsupportedError
@@ -28,7 +28,7 @@ from engine.onnx.annotations import annotated, is_sink
 from engine.onnx.attributes import attribute_type, read_attribute, read_constant
 from engine.onnx.branches import is_decided_by_types
 from engine.onnx.calls import opset_of
-from engine.onnx.contrib import ContribCall, expand, is_known
+from engine.onnx.foreign import is_known
 from engine.onnx.functions import describe
 from engine.onnx.hazards import check_call
 from engine.onnx.input_checks import InputChecker
@@ -50,6 +50,9 @@ from engine.ops.loop import NUM_FIXED, LoopForm, formal_inputs
 from engine.ops.spec import check_spec
 from engine.startup import dataclass
 from engine.startup.onnx_library import onnx
+
+if TYPE_CHECKING:
+    from engine.onnx.contrib import ContribCall
 
 _log: Final = logging.getLogger("engine.onnx")
 _GRAPH: Final = onnx.AttributeProto.GRAPH
@@ -219,8 +222,10 @@ class GraphBuilder:
             name = self._names.take(proto.name or next(filter(None, outputs), op_type))
             attributes = self._attributes(proto, inputs)
             if is_known(op_type, domain) and not self._context.exact:
-                contrib = ContribCall(op_type, domain, 1, tuple(inputs), attributes, len(outputs), name)
-                values_found = self._expanded(contrib, proto, outputs)
+                from engine.onnx.contrib import ContribCall
+
+                foreign = ContribCall(op_type, domain, 1, tuple(inputs), attributes, len(outputs), name)
+                values_found = self._expanded(foreign, proto, outputs)
                 if values_found is not None:
                     self._adopt_values(values_found, outputs, proto, name)
                     return
@@ -263,15 +268,17 @@ class GraphBuilder:
     def _expanded(
         self, call: ContribCall, proto: onnx.NodeProto, outputs: Sequence[str]
     ) -> Sequence[Output | None] | None:
-        """See `expand`. A rank or a last length that only the file states is compared when it runs."""
+        """See `contrib.expand`. A rank or a last length that only the file states is compared when it runs."""
+        from engine.onnx import contrib
+
         try:
-            return expand(call, outputs)
+            return contrib.expand(call, outputs)
         except UnsupportedError:
             names = proto.input[: len(call.inputs)]
             inputs = tuple(self._as_declared(*each) for each in zip(call.inputs, names, strict=True))
             if inputs == call.inputs:
                 raise
-        return expand(replace(call, inputs=inputs), outputs)
+        return contrib.expand(replace(call, inputs=inputs), outputs)
 
     def _as_declared(self, value: Output | None, name: str) -> Output | None:
         if value is None or self._declared is None or not isinstance(value.type, TensorType):

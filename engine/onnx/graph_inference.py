@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from engine.onnx.contrib import is_known
+from engine.onnx.foreign import is_known
 from engine.onnx.functions import walk_graphs
 from engine.onnx.hazards import hidden_domains, hide_hazards, hide_vector_makers, show_hidden
 from engine.ops import CANONICAL_VERSIONS

@@ -585,3 +585,8 @@ def test_a_network_quantized_dynamically(per_channel: bool, tmp_path: Path) -> N
     for device in DEVICES:
         (got,) = Core().compile_model(model, device)(image(9)).values()
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5, err_msg=device)
+
+
+def test_its_operators_have_names_that_onnx_does_not_have() -> None:
+    """For an operator of ONNX, the reader does not import these."""
+    assert not [name for name, each in OPERATORS.items() if onnx.defs.has(name, each.domain)]
