@@ -149,6 +149,20 @@ def test_sequences_of_different_lengths_in_one_batch(layers: list[tuple[str, int
         assert [stream.result() for stream in streams] == tokens
 
 
+def test_windows_are_shared_as_a_whole_only() -> None:
+    """The columns that have left a window cannot be restored, so a sequence is not shortened."""
+    layers = [("windowed", 16), ("turned, whole", 16)]
+    compiled = masked(Decoder(*layers).proto(), "CPU")
+    proto = Decoder(*layers, has_sizes=True).proto()
+    prompt = list(range(1, 21))
+    longer = [*prompt, *expected(proto, prompt, 3)]
+    with Scheduler(compiled, 2, prefix_cache_bytes=1 << 20) as scheduler:
+        for each, reused in ((prompt, 0), (prompt, 0), (longer[:22], 20), (longer, 22), ([*prompt[:18], 3], 0)):
+            stream = scheduler.submit(each, 3)
+            assert stream.result() == expected(proto, each, 3)
+            assert stream.reused == reused
+
+
 def test_a_batch_with_padding_behind_its_prompts() -> None:
     """The columns of the padding stay masked; the next tokens are behind them."""
     proto = Decoder(("turned", 16), ("turned, whole", 16)).proto()

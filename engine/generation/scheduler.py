@@ -23,6 +23,7 @@ from engine.generation.generator import (
     largest_token,
     vocabulary_of,
 )
+from engine.generation.prefix_cache import PrefixCache
 from engine.generation.prompt_chunks import PromptChunks
 from engine.generation.sampling import Sampling
 from engine.generation.sequence_groups import RunCost, SequenceGroup, divided
@@ -72,12 +73,18 @@ class SchedulerStatistics:
         waiting: those whose prompts are not computed yet, or not entirely.
         groups: into how many groups the running ones are divided.
         state_bytes: the bytes of the keys and values of the groups.
+        prompt_tokens: the tokens of all prompts that have been begun.
+        prefix_tokens: how many of these were not computed, since earlier sequences began with them.
+        prefix_bytes: the bytes of the keys and values that are kept for that.
     """
 
     running: int = 0
     waiting: int = 0
     groups: int = 0
     state_bytes: int = 0
+    prompt_tokens: int = 0
+    prefix_tokens: int = 0
+    prefix_bytes: int = 0
 
 
 class Scheduler(Participant):
@@ -105,6 +112,10 @@ class Scheduler(Participant):
         names: as for `Generator`.
         prompt_chunk: the most tokens of a prompt that are computed between two tokens of running sequences. By default,
             the number follows from measured times: a chunk takes up to one and a half times as long as a token.
+        prefix_cache_bytes: the most bytes of keys and values of earlier prompts and sequences that are kept, so that a
+            prompt that begins with the same tokens does not compute them again; 0 for none. They are found by the
+            tokens, so a prompt takes less time if another client has sent one with the same beginning, which the other
+            may not want it to know.
 
     Raises `InputError` if the network has other inputs, or variables that do not grow, have no dimension of sequences,
     or are written at positions that the model computes.
@@ -117,10 +128,13 @@ class Scheduler(Participant):
         *,
         names: dict[str, str] | None = None,
         prompt_chunk: int | None = None,
+        prefix_cache_bytes: int = 0,
     ) -> None:
         for what, value in (("slots", slots), ("prompt_chunk", 1 if prompt_chunk is None else prompt_chunk)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{what} is {value!r}; expected 1 or more")
+        if isinstance(prefix_cache_bytes, bool) or not isinstance(prefix_cache_bytes, int) or prefix_cache_bytes < 0:
+            raise InputError(f"prefix_cache_bytes is {prefix_cache_bytes!r}; expected 0 or more")
         self._names = checked_names(network.signature, names or {})
         variables = network.variables
         is_masked = all(variable.is_masked for variable in variables)
@@ -140,6 +154,7 @@ class Scheduler(Participant):
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
         self._largest = largest_token(network.signature, self._names[IDS])
         self._chunk, self._chunks = prompt_chunk, PromptChunks()
+        self._prefix_cache_bytes = prefix_cache_bytes
         self._begin_empty()
         self._lock = threading.Lock()
         self._changed = Signal(self._lock)
@@ -196,9 +211,18 @@ class Scheduler(Participant):
         """What it does now."""
         groups = self._groups
         positions = sum(len(group.streams) * group.columns for group in groups)
+        others = sum(len(group.streams) for group in groups) * self._other_bytes
         waiting = len(self._waiting) + (self._prompt is not None)
         running = sum(len(group.members) for group in groups)
-        return SchedulerStatistics(running, waiting, len(groups), positions * self._position_bytes)
+        return SchedulerStatistics(
+            running,
+            waiting,
+            len(groups),
+            positions * self._position_bytes + others,
+            self._prompt_tokens,
+            self._prefix_tokens,
+            self._prefixes.nbytes,
+        )
 
     def close(self) -> None:
         """End all sequences with `Cancelled`, and the thread. Further calls have no effect."""
@@ -226,8 +250,10 @@ class Scheduler(Participant):
         self._waiting: deque[Stream] = deque()
         self._prompt: _Prompt | None = None
         self._groups: list[SequenceGroup] = []
-        self._position_bytes = 0
-        """The bytes of a sequence's keys and values at one position."""
+        self._prefixes = PrefixCache(self._network, self._prefix_cache_bytes)
+        self._prompt_tokens = self._prefix_tokens = 0
+        self._position_bytes = self._other_bytes = 0
+        """The bytes of a sequence's keys and values at one position, and of its variables that do not grow."""
         self._division: _Division | None = None
         """None after a sequence has joined or left."""
         self._saved = 0
@@ -298,7 +324,20 @@ class Scheduler(Participant):
     def _drop_cancelled(self) -> None:
         for stream in self._running:
             if stream.is_cancelled:
-                self._leave(stream, Cancelled("the sequence was cancelled"))
+                self._finish(stream, Cancelled("the sequence was cancelled"))
+
+    def _finish(self, stream: Stream, error: EngineError | None = None) -> None:
+        """Remove a sequence whose step did not fail, and keep its keys and values for others that begin with it."""
+        tokens = [*stream.prompt, *stream.tokens][: stream.computed]
+        for group in self._groups:
+            if stream in group.streams:
+                self._keep(tokens, group.request, group.streams.index(stream))
+        self._leave(stream, error)
+
+    def _keep(self, tokens: Sequence[int], request: AsyncInferRequest, row: int) -> None:
+        if self._prefix_cache_bytes:
+            nbytes = len(tokens) * self._position_bytes + self._other_bytes
+            self._prefixes.store(tokens, request, row, nbytes)
 
     def _leave(self, stream: Stream, error: EngineError | None = None) -> None:
         """Remove a sequence, which ends with an error if there is one."""
@@ -342,7 +381,18 @@ class Scheduler(Participant):
             with self._lock:
                 if not self._waiting or len(self._running) >= self._count:
                     return False
-                self._prompt = _Prompt(self._waiting.popleft(), self._network.create_infer_request())
+                stream = self._waiting[0]
+            try:
+                request, stream.computed = self._prefixes.take(stream.prompt)
+            except Exception as e:
+                self._waiting.popleft()
+                stream.end(self._typed(e))
+                continue
+            self._prompt = _Prompt(stream, request)
+            self._waiting.popleft()  # after it is found elsewhere, if the process forks
+            stream.reused = stream.computed
+            self._prompt_tokens += len(stream.prompt)
+            self._prefix_tokens += stream.reused
         return True
 
     def _compute(self, prompt: _Prompt, size: int) -> None:
@@ -351,6 +401,8 @@ class Scheduler(Participant):
             if self._compute_chunk(prompt, size):
                 self._prompt = None
         except Exception as e:  # even an exception that is not an error of the SDK ends only this sequence
+            if isinstance(e, OutOfMemoryError) and self._prefixes.clear():
+                return  # it is tried again
             self._prompt = None
             prompt.stream.end(self._typed(e))
 
@@ -363,17 +415,23 @@ class Scheduler(Participant):
         stream.computed = end
         if end < len(stream.prompt):
             return False
+        self._measure(prompt)
+        self._keep(stream.prompt, prompt.request, 0)
         if not stream.add(result[self._names[LOGITS]][0, -1]):
             self._join(prompt)
         return True
+
+    def _measure(self, prompt: _Prompt) -> None:
+        """Take note of how many bytes sequences take."""
+        states = prompt.request.query_state()
+        sizes = [(variable.is_growing, states[variable.name].nbytes) for variable in self._network.variables]
+        self._position_bytes = sum(size for is_growing, size in sizes if is_growing) // prompt.stream.computed
+        self._other_bytes = sum(size for is_growing, size in sizes if not is_growing)
 
     def _join(self, prompt: _Prompt) -> None:
         """Let a sequence run: in a free row of a group in which it wastes little, or in a group of its own."""
         stream, request = prompt.stream, prompt.request
         length = stream.computed
-        states = request.query_state()
-        growing = [states[variable.name] for variable in self._network.variables if variable.axis is not None]
-        self._position_bytes = sum(state.nbytes for state in growing) // length
         weights = self._cost.weights
         self._division = None
         for group in self._groups:
@@ -409,16 +467,18 @@ class Scheduler(Participant):
                 self._leave(stream, self._typed(e))
                 continue
             if is_last:
-                self._leave(stream)
+                self._finish(stream)
 
     def _fail(self, group: SequenceGroup, error: EngineError) -> None:
         """Remove the sequences that caused a group's step to fail; the step has left the variables unchanged.
 
-        They are the longest ones if the bound is reached or memory does not suffice, unless it does without the columns
-        that no sequence has; otherwise those whose step also fails alone, or all if none does.
+        They are the longest ones if the bound is reached or memory does not suffice, unless it does without kept
+        prefixes, or the columns that no sequence has; otherwise those whose step also fails alone, or all if none does.
         """
         streams = [stream for _, stream in group.members]
         found: dict[Stream, EngineError] = {}
+        if isinstance(error, OutOfMemoryError) and self._prefixes.clear():
+            return
         if isinstance(error, (StateError, OutOfMemoryError)):
             if group.longest < group.columns and self._make(streams):
                 return

@@ -32,6 +32,8 @@ class Stream:
         self.is_cancelled = False
         self.computed = 0
         """How many tokens the variables have."""
+        self.reused = 0
+        """How many tokens of the prompt were not computed, since an earlier sequence began with them."""
         self._read = 0
         """How many tokens the iteration has given."""
         self._error: EngineError | None = None

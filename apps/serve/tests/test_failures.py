@@ -76,7 +76,7 @@ class Stream:
         pass
 class Scheduler:
     failure = None
-    def __init__(self, *_):
+    def __init__(self, *_, **__):
         pass
     def submit(self, *_, **__):
         return Stream()
@@ -134,7 +134,7 @@ from engine_serve.served_model import ServedModel
 
 class Scheduler:
     failure = None
-    def __init__(self, *_):
+    def __init__(self, *_, **__):
         pass
     def submit(self, *_, **__):
         raise {"InputError": InputError, "LookupError": LookupError}[sys.argv[1]]("of a plugin")

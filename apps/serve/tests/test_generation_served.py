@@ -77,11 +77,11 @@ def test_tokens_at_once(server: Running, alone: Any) -> None:
 
 
 def test_a_model_with_grouped_query_attention(tmp_path: Path) -> None:
-    """It has no `position_ids`, and writes each sequence at the beginning of its row."""
+    """It has no `position_ids`, and writes each sequence at the beginning of its row. Here, it also keeps prefixes."""
     core, target = Core(), tmp_path / "models" / "grouped"
     target.mkdir(parents=True)
     (target / "model.onnx").write_bytes(Decoder(("packed", 16), ("windowed", 16)).proto().SerializeToString())
-    (target / "config.toml").write_text(CONFIG)
+    (target / "config.toml").write_text(CONFIG + "prefix_cache_mib = 1\n")
     model = core.read_model(target / "model.onnx")
     MakeStateful().run_on_model(model)
     network = core.compile_model(model, "CPU")
@@ -92,6 +92,14 @@ def test_a_model_with_grouped_query_attention(tmp_path: Path) -> None:
 
     with running(tmp_path / "models") as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
         found = list(pool.map(generate, PROMPTS))
+        chat = [*PROMPTS[0], *generate(PROMPTS[0]), 3, 14, 15, 9, 2, 6]
+        chat += generate(chat)
+        last = generate([*chat, 5])
+        labels = '{model="grouped"'
+        assert server.metric("engine_prefix_tokens_total" + labels) >= len(chat) - 1
+        prompts = [*PROMPTS, PROMPTS[0], chat[:-9], [*chat, 5]]
+        assert server.metric("engine_prompt_tokens_total" + labels) == sum(map(len, prompts))
+    assert last == Generator(network).generate([*chat, 5], 9)[0]
     assert found == [Generator(network).generate(prompt, 9)[0] for prompt in PROMPTS]
 
 

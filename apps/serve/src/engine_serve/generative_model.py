@@ -102,7 +102,8 @@ class GenerativeModel(ServedModel):
         tokenizer: Tokenizer | None = None,
     ) -> None:
         self._generation = config.generation or Generation()
-        self._scheduler = Scheduler(network, self._generation.slots)
+        kept = self._generation.prefix_cache_bytes
+        self._scheduler = Scheduler(network, self._generation.slots, prefix_cache_bytes=kept)
         super().__init__(name, version, network, config, clock, tally)
         self._sequences = self.queue = GeneratedSequences(self._generation.slots)
         # A thread for each sequence waits for its next token.
@@ -211,7 +212,7 @@ class GenerativeModel(ServedModel):
         stops = self._generation.stop_tokens
         stream = self._scheduler.submit(prompt.tokens, prompt.max_tokens, sampling=prompt.sampling, stop_tokens=stops)
         text = None if self._tokenizer is None else TextStream(self._tokenizer)
-        tokens = iter(stream)
+        tokens, is_first = iter(stream), True
         until = None if deadline is None else asyncio.get_running_loop().time() + deadline
         try:
             while True:
@@ -228,6 +229,10 @@ class GenerativeModel(ServedModel):
                     _when_done(reading[0], self._sequences.end_token)
                 if token is None:
                     break
+                if is_first:
+                    metrics.PROMPT_TOKENS.labels(self.name, self.version).inc(len(prompt.tokens))
+                    metrics.PREFIX_TOKENS.labels(self.name, self.version).inc(stream.reused)
+                    is_first = False
                 metrics.TOKENS.labels(self.name, self.version).inc()
                 yield Piece(token, "" if text is None or token in stops else text.add(token))
             if text is not None and (rest := text.end()):

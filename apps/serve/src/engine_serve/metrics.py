@@ -27,6 +27,10 @@ ROWS: Final = Histogram(
     "engine_request_rows", "The first dimension of requests.", _MODEL, buckets=(1, 2, 4, 8, 16, 32, 64, 128)
 )
 TOKENS: Final = Counter("engine_tokens", "Tokens that were generated.", _MODEL)
+PROMPT_TOKENS: Final = Counter("engine_prompt_tokens", "Tokens of prompts that have been computed.", _MODEL)
+PREFIX_TOKENS: Final = Counter(
+    "engine_prefix_tokens", "Of these, tokens whose keys and values were kept from earlier sequences.", _MODEL
+)
 
 
 class Tally:

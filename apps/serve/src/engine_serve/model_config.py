@@ -36,12 +36,20 @@ class Generation:
         max_tokens: the most tokens of an answer; requests may ask for fewer.
         stop_tokens: tokens that end a sequence.
         max_length: the most tokens of a sequence with its prompt; None for no bound.
+        prefix_cache_mib: how many MiB of keys and values of earlier sequences are kept for prompts that begin with the
+            same tokens; 0 for none.
     """
 
     slots: int = 8
     max_tokens: int = 256
     stop_tokens: tuple[int, ...] = ()
     max_length: int | None = None
+    prefix_cache_mib: float = 0.0
+
+    @property
+    def prefix_cache_bytes(self) -> int:
+        """The limit `prefix_cache_mib` in bytes."""
+        return int(self.prefix_cache_mib * (1 << 20))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +222,7 @@ _GENERATION: Final[Keys] = {
     "max_tokens": ("max_tokens", _count(1)),
     "stop_tokens": ("stop_tokens", _tokens),
     "max_length": ("max_length", _count(1)),
+    "prefix_cache_mib": ("prefix_cache_mib", _mebibytes),
 }
 _SEQUENCES: Final[Keys] = {
     "size": ("size", _count(1, 65536)),
