@@ -307,14 +307,13 @@ class Generator:
         """The next token, by a run that computes proposed tokens, too; None if there are none."""
         limits = [most - 1] if most is not None else []
         limits += [self._proposal_room - known.length] if self._proposal_room is not None else []
-        if self._width is None or (count := min(limits, default=known.length)) < 1:
+        most = min(limits, default=len(known.rows[0]))
+        if self._width is None or not (count := speculation.count(len(known.rows[0]), most)):
             return None
-        # Errors leave what draws the numbers as it was.
-        random = copy_of(known.randoms[0]) if self.sampling.temperature else known.randoms[0]
-        seen, _, generated = known.seen(0, self.sampling)
+        seen, random, generated = known.seen(0, self.sampling)
         choice = Choice(self.sampling, seen, generated, random)
         ids = known.ids[0][known.mask[0]]
-        proposals = yield from speculation.proposed(known.rows[0], ids, count, self._width, choice.copy())
+        proposals = yield from speculation.proposed(known.rows[0], ids, count, self._width, choice)
         count = len(proposals.tokens)
         if not count:
             return None

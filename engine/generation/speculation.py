@@ -182,22 +182,21 @@ class Speculation:
         if self._draft is not None:
             self._draft.reset()
 
-    def proposed(self, tokens: list[int], ids: Array, most: int, vocabulary: int, choice: Choice) -> Turn[Proposals]:
-        """At most `most` tokens that may follow `tokens`, which are `ids` as an array.
+    def count(self, length: int, most: int) -> int:
+        """How many tokens to propose after `length` tokens, at most `most`."""
+        most = min(most, self._options.tokens)
+        if self._draft_room is not None:
+            most = min(most, self._draft_room - length + 1)
+        return self._pace.count(most) if most > 0 else 0
+
+    def proposed(self, tokens: list[int], ids: Array, count: int, vocabulary: int, choice: Choice) -> Turn[Proposals]:
+        """At most `count` tokens that may follow `tokens`, which are `ids` as an array.
 
         Raises `InputError` if the draft's logits are not of `vocabulary` tokens, and what its runs raise.
         """
-        count = min(most, self._options.tokens)
-        if self._draft_room is not None:
-            count = min(count, self._draft_room - len(tokens) + 1)
-        if count < 1:
-            return Proposals([])
-        count = self._pace.count(count)
-        if count and isinstance(self._options, PromptLookup):
+        if isinstance(self._options, PromptLookup):
             return Proposals(self._options.found(ids, count))
-        if count:
-            return (yield from self._drafted(tokens, count, vocabulary, choice))
-        return Proposals([])
+        return (yield from self._drafted(tokens, count, vocabulary, choice))
 
     def record(self, proposed: int, accepted: int, tokens: int) -> None:
         """Count a run that chose `tokens` tokens, of which `accepted` were among the proposed ones."""
@@ -227,21 +226,27 @@ class Speculation:
                 shares.append(choice.probabilities(logits))
                 drafted.append(_drawn(shares[-1], choice.random))
             if len(drafted) == count:
+                choice.remove(count - 1)
                 return Proposals(drafted, shares or None)
             choice.add(drafted[-1])
             draft.append(drafted[-1:])
 
 
 class Choice:
-    """How the next token of a sequence is chosen: what the sequence has so far, and what draws its numbers."""
+    """How the next tokens of a sequence are chosen: what the sequence has so far, and what draws its numbers."""
 
     def __init__(self, sampling: Sampling, seen: Array, generated: Array, random: np.random.Generator) -> None:
-        self.sampling, self.random = sampling, random
+        self.sampling = sampling
         self._seen, self._generated = seen, generated
+        self._given = random
+        self._random = random if sampling.temperature == 0 else None
 
-    def copy(self) -> Choice:
-        """One that draws from the same generator of numbers."""
-        return Choice(self.sampling, self._seen, self._generated, self.random)
+    @property
+    def random(self) -> np.random.Generator:
+        """What draws the numbers: a copy of what was given, so that nothing has been drawn if an error follows."""
+        if self._random is None:
+            self._random = copy_of(self._given)
+        return self._random
 
     def chosen(self, logits: Array) -> int:
         """The next token."""
@@ -255,6 +260,11 @@ class Choice:
         """Append a chosen token."""
         if self.sampling.reads_tokens:
             self._seen, self._generated = np.append(self._seen, token), np.append(self._generated, token)
+
+    def remove(self, count: int) -> None:
+        """Remove the last tokens."""
+        if self.sampling.reads_tokens and count:
+            self._seen, self._generated = self._seen[:-count], self._generated[:-count]
 
     def checked(self, logits: Array, token: int, drawn_from: Array) -> int:
         """A token of the distribution of `chosen`: `token`, which was drawn from other probabilities, as likely as
@@ -288,9 +298,10 @@ def chosen_tokens(
             if not chosen:
                 raise
             break  # the step after these tokens raises it
-        chosen.append((token, copy_of(choice.random) if choice.sampling.temperature else choice.random))
         if token != proposed or token in stop_tokens:
+            chosen.append((token, choice.random))
             break
+        chosen.append((token, copy_of(choice.random) if choice.sampling.temperature else choice.random))
         choice.add(token)
     return chosen
 
