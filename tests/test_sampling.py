@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine import Core
 from engine.errors import InputError
-from engine.generation import Generator, Sampling, Scheduler
+from engine.generation import Generator, Sampling, Scheduler, TextStream
 from engine.passes import MakeStateful
 
 DECODER = Path(__file__).parent / "fixtures" / "decoders" / "llama.dynamo23.onnx"
@@ -174,3 +174,49 @@ def test_a_scheduler_chooses_as_a_generator(llama: Any) -> None:
         assert scheduler.submit(prompt, 12, sampling=sampling).result() == expected
         with pytest.raises(InputError, match="logit_bias has token 32; expected 0 to 31"):
             scheduler.submit(prompt, sampling=Sampling(logit_bias={32: 1.0}))
+
+
+# -- stop strings -------------------------------------------------------------------------------------------------
+
+
+class Bytes:
+    """A tokenizer with a token for each byte."""
+
+    def encode(self, sequence: str) -> Any:
+        raise NotImplementedError
+
+    def decode(self, ids: Any) -> str:
+        return bytes(ids).decode("utf-8", "replace")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("ab\N{SNOWMAN}", max_size=30), st.lists(st.text("ab\N{SNOWMAN}", min_size=1, max_size=5), max_size=3))
+def test_a_text_ends_before_the_first_stop(text: str, stop: list[str]) -> None:
+    """Whole: no piece has a part of the stop, and nothing before it is lost."""
+    stream, pieces = TextStream(Bytes(), stop), []
+    for token in text.encode():
+        pieces.append(stream.add(token))
+        shown = "".join(pieces)
+        assert text.startswith(shown)
+    pieces.append(stream.end())
+    ends = [end for end in range(len(text) + 1) if any(each in text[:end] for each in stop)]
+    before = text[: ends[0]] if ends else text
+    expected = before[: min(before.find(each) for each in stop if each in before)] if ends else text
+    assert "".join(pieces) == expected
+    assert stream.is_stopped == bool(ends)
+
+
+def test_text_is_held_only_while_it_may_become_a_stop() -> None:
+    stream = TextStream(Bytes(), "</s>")
+    assert [stream.add(ord(each)) for each in "a<b</s"] == ["a", "", "<b", "", "", ""]
+    assert stream.end() == "</s"
+    stream = TextStream(Bytes(), ["</s>", "END"])
+    assert [stream.add(ord(each)) for each in "aEND!"] == ["a", "", "", "", ""]
+    assert stream.is_stopped
+    assert stream.end() == ""
+
+
+@pytest.mark.parametrize("stop", ["", ["a", ""], [1], [None]], ids=str)
+def test_stops_that_are_refused(stop: Any) -> None:
+    with pytest.raises(InputError, match=r"stop has .*; expected texts that are not empty"):
+        TextStream(Bytes(), stop)
