@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import Core
-from engine.errors import InputError
+from engine.errors import InputError, StateError
 from engine.generation import Generator, Sampling, Scheduler, TextStream
 from engine.passes import MakeStateful
 
-DECODER = Path(__file__).parent / "fixtures" / "decoders" / "llama.dynamo23.onnx"
+DECODERS = Path(__file__).parent / "fixtures" / "decoders"
 NOTHING = np.array([], np.int64)
 LOGITS = np.array([1.0, 3.0, 2.0, 3.0, -1.0], np.float32)
 
 
-@pytest.fixture(scope="module")
-def llama() -> Any:
+@cache
+def network(name: str = "llama.dynamo23", device: str = "CPU") -> Any:
     core = Core()
-    model = core.read_model(DECODER)
+    model = core.read_model(DECODERS / f"{name}.onnx")
     MakeStateful().run_on_model(model)
-    return core.compile_model(model, "CPU")
+    return core.compile_model(model, device)
+
+
+@pytest.fixture
+def llama() -> Any:
+    return network()
 
 
 def softmax(scores: Any) -> Any:
@@ -174,6 +180,80 @@ def test_a_scheduler_chooses_as_a_generator(llama: Any) -> None:
         assert scheduler.submit(prompt, 12, sampling=sampling).result() == expected
         with pytest.raises(InputError, match="logit_bias has token 32; expected 0 to 31"):
             scheduler.submit(prompt, sampling=Sampling(logit_bias={32: 1.0}))
+
+
+# -- several sequences of one prompt ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+@pytest.mark.parametrize("name", ["llama.dynamo23", "gpt2.script17", "llama_static.dynamo23", "llama_scatter.dynamo24"])
+def test_sequences_of_one_prompt_are_those_of_a_batch(name: str, device: str) -> None:
+    """Whose prompt is computed once, also where it has one token, or follows tokens that were computed before."""
+    compiled = network(name, device)
+    for prompt, further in (([3, 14, 15, 9], [7, 8]), ([5], [6])):
+        sampling = Sampling(temperature=1.0, seed=3)
+        expected = Generator(compiled, sampling).generate([prompt] * 3, 4)
+        assert len({tuple(row) for row in expected}) == 3
+        generator = Generator(compiled, sampling)
+        assert generator.generate(prompt, 4, n=3) == expected
+        assert [row[: len(prompt)] for row in generator.tokens] == [prompt] * 3
+        generator = Generator(compiled)
+        first = generator.generate(prompt, 2)[0]
+        generator.append(further)
+        generator.repeat(2)
+        generator.append([[1], [2]])
+        for last, logits in zip((1, 2), generator.logits(), strict=True):
+            whole = Generator(compiled)
+            whole.append([*prompt, *first, *further, last])
+            np.testing.assert_allclose(logits, whole.logits()[0], rtol=0, atol=1e-5)
+
+
+def test_the_prompt_of_several_sequences_is_computed_once() -> None:
+    """Each new position is computed in one run; the last one of the prompt, in the batch."""
+    compiled = network("llama.dynamo23")
+    generator = Generator(compiled)
+    shapes = []
+    original = generator.request.infer
+
+    def infer(inputs: Any) -> Any:
+        shapes.append(inputs["input_ids"].shape)
+        return original(inputs)
+
+    generator.request.infer = infer  # type: ignore[method-assign]
+    generator.generate([3, 14, 15, 9], 3, n=5)
+    assert shapes == [(1, 3), (5, 1), (5, 1), (5, 1)]
+
+
+def test_repetitions_that_are_refused() -> None:
+    compiled = network("llama.dynamo23")
+    generator = Generator(compiled)
+    with pytest.raises(InputError, match="repeat continues one sequence, and there are 0"):
+        generator.repeat(2)
+    for wrong in (0, True, 1.5):
+        with pytest.raises(InputError, match=f"n is {wrong}; expected 1 or more"):
+            generator.generate([1], n=wrong)  # type: ignore[arg-type]
+    assert generator.tokens == []
+    generator.append([[1], [2]])
+    with pytest.raises(InputError, match="there are 2"):
+        generator.repeat(2)
+    assert generator.tokens == [[1], [2]]
+
+
+def test_sequences_of_a_model_for_one() -> None:
+    """The error leaves the one sequence."""
+    core = Core()
+    model = core.read_model(DECODERS / "llama.script17.onnx")
+    shapes = {p.friendly_name: [1, *list(p.output(0).type.shape)[1:]] for p in model.parameters}
+    model.reshape(shapes)
+    MakeStateful().run_on_model(model)
+    compiled = core.compile_model(model, "CPU")
+    expected = Generator(compiled).generate([3, 14, 15, 9], 5)
+    generator = Generator(compiled)
+    generator.append([3, 14, 15, 9])
+    with pytest.raises(StateError, match=r"has 3 indices; variable .* has 1 sequences"):
+        generator.repeat(3)
+    assert generator.tokens == [[3, 14, 15, 9]]
+    assert [list(generator.stream(5))] == expected
 
 
 # -- stop strings -------------------------------------------------------------------------------------------------

@@ -217,6 +217,29 @@ class Generator:
         if self._sequences is not None:
             self._sequences = self._sequences.reordered(indices)
 
+    def repeat(self, count: int) -> None:
+        """Continue the sequence in `count` ways, as a batch of so many sequences.
+
+        Its tokens are computed once, and their keys and values copied. Each of the others draws numbers of its own, as
+        in a batch of equal prompts. Raises `InputError` unless there is one sequence with tokens, `StateError` if the
+        variables have no dimension of sequences, or one of a fixed length, and the errors of the request.
+        """
+        _check_count(count, "count")
+        known = self._sequences
+        if known is None or len(known.rows) != 1:
+            raise InputError(f"repeat continues one sequence, and there are {0 if known is None else len(known.rows)}")
+        self._settle()
+        if known.length - known.computed > 1:
+            inputs, _ = self._inputs(known.shortened(1))
+            self._request.infer(inputs)
+            known.computed = known.length - 1
+        if known.computed:
+            self._request.reorder([0] * count)
+        repeated = known.reordered([0] * count)
+        seed = self.sampling.seed
+        repeated.randoms[1:] = [np.random.default_rng(None if seed is None else [seed, row]) for row in range(1, count)]
+        self._sequences = repeated
+
     # -- the next tokens --------------------------------------------------------------------------------------
 
     def logits(self) -> Array:
@@ -268,10 +291,16 @@ class Generator:
             if token in self.stop_tokens:
                 return
 
-    def generate(self, tokens: Tokens, max_tokens: int = 256) -> list[list[int]]:
-        """Append tokens, and return the next tokens of each sequence: up to a stop token, at most `max_tokens`."""
+    def generate(self, tokens: Tokens, max_tokens: int = 256, *, n: int = 1) -> list[list[int]]:
+        """Append tokens, and return the next tokens of each sequence: up to a stop token, at most `max_tokens`.
+
+        With `n` above 1, one sequence is continued in as many ways: see `repeat`.
+        """
         _check_count(max_tokens)
+        _check_count(n, "n")
         self.append(tokens)
+        if n > 1:
+            self.repeat(n)
         found: list[list[int]] = [[] for _ in self.tokens]
         for index in range(max_tokens):
             if self.is_done:
@@ -783,6 +812,6 @@ def vocabulary_of(signature: Signature, logits: str) -> int | None:
     return shape[-1].get_length()
 
 
-def _check_count(max_tokens: int) -> None:
-    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-        raise InputError(f"max_tokens is {max_tokens!r}; expected 1 or more")
+def _check_count(count: int, name: str = "max_tokens") -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise InputError(f"{name} is {count!r}; expected 1 or more")
