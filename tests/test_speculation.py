@@ -207,6 +207,23 @@ def test_asyncio(llama: Any, gpt2: Any) -> None:
     assert asyncio.run(collect(gpt2)) == expected
 
 
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+def test_logits_of_the_last_few_tokens_are_enough(device: str) -> None:
+    """As many tokens are proposed as can be checked."""
+    core = Core()
+    model = core.read_model(DECODERS / "llama.dynamo23.onnx")
+    MakeStateful().run_on_model(model)
+    LastPosition(count=4).run_on_model(model)
+    compiled = core.compile_model(model, device)
+    generator = Generator(compiled, draft=LOOKUP)
+    assert generator.generate(PROMPT, 40) == Generator(network()).generate(PROMPT, 40)
+    found = generator.speculation
+    assert found is not None
+    assert found.accepted > 20
+    assert found.tokens / found.runs <= 4
+    assert Generator(compiled).generate([PROMPT, PROMPT], 9) == Generator(network()).generate([PROMPT, PROMPT], 9)
+
+
 def test_a_batch_is_computed_without_proposals(llama: Any) -> None:
     generator = Generator(llama, draft=LOOKUP)
     assert generator.generate([PROMPT, [1, 2]], 8) == Generator(llama).generate([PROMPT, [1, 2]], 8)

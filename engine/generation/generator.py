@@ -104,6 +104,9 @@ class Generator:
         self._room = room_of(network.signature, self._names)
         self._speculation = None if draft is None else self._made_speculation(draft)
         self._proposal_room = columns_of(network.signature, self._room)
+        logits = network.signature.outputs[network.signature.find_output(self._names[LOGITS])].shape
+        self._most_checked = logits[1].max if logits.rank.is_static and len(logits) == 3 else None
+        """How many tokens the logits of a run are of, at most; None if they are of all."""
         self._width = self._vocabulary
         """The number of logits, which the first run gives if the model does not state it."""
         self._request = network.create_infer_request()
@@ -335,6 +338,7 @@ class Generator:
     def _speculated(self, speculation: Speculation, known: _Sequences, most: int | None) -> Turn[int | None]:
         """The next token, by a run that computes proposed tokens, too; None if there are none."""
         limits = [most - 1] if most is not None else []
+        limits += [self._most_checked - 1] if self._most_checked is not None else []
         limits += [self._proposal_room - known.length] if self._proposal_room is not None else []
         most = min(limits, default=len(known.rows[0]))
         if self._width is None or not (count := speculation.count(len(known.rows[0]), most)):
@@ -405,7 +409,8 @@ class Generator:
         if shape.rank.is_static and (len(shape) != 3 or shape[1].max in (0, 1)):
             raise InputError(
                 f"{signature.network}: output `{self._names[LOGITS]}` has shape {shape}, not the logits of all tokens, "
-                "by which proposed tokens are checked; compile the model without LastPosition, or leave out draft"
+                "by which proposed tokens are checked; compile the model without LastPosition, with "
+                f"LastPosition(count={options.tokens + 1}), or leave out draft"
             )
         if isinstance(options, PromptLookup):
             return Speculation(options, None, None)
@@ -514,8 +519,8 @@ class Generator:
                 last = new.shape[1] - 1 - new[:, ::-1].argmax(axis=1)
                 chosen: Array = logits[np.arange(len(new)), last]
                 return chosen
-            if logits.shape[1] == 1 and (new[:, -1].all() or new.shape[1] == 1):
-                return logits[:, 0]
+            if 1 <= logits.shape[1] <= new.shape[1] and (new[:, -1].all() or new.shape[1] == 1):
+                return logits[:, -1]
         raise InputError(
             f"the model's logits have shape {logits.shape}; expected [{len(new)}, {new.shape[1]}, vocabulary]"
         )

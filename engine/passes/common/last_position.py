@@ -1,4 +1,4 @@
-"""`LastPosition`: a language model computes logits for the last token only."""
+"""`LastPosition`: a language model computes logits for the last token, or the last few ones, only."""
 
 from __future__ import annotations
 
@@ -18,23 +18,30 @@ _TOKENS: Final = 1
 
 
 class LastPosition(ModelPass):
-    """Makes an output [batch, tokens, width] of a language model, such as its logits, the output of the last token.
+    """Makes an output [batch, tokens, width] of a language model, such as its logits, the output of the last tokens.
 
     The product that computes it, which for a large vocabulary takes a tenth of a prompt's time, then has one row for
     each sequence. The output becomes [batch, 1, width]; others, and the variables, stay as they are. Generating needs
     no more, except for batches of prompts of different lengths, whose last tokens are at different positions.
 
+    A `Generator` with a draft needs the logits of the proposed tokens, and of the one before them: for at most 8
+    proposed tokens, `LastPosition(count=9)`. The output is then [batch, the lesser of tokens and 9, width].
+
     Not part of any pipeline: run it on a model before compiling it. Raises `PassError` if the output is not computed
-    by a product [batch, tokens, inner] x [inner, width] and elementwise operations with constants. The matrix may be
-    computed, such as the transposed table of embeddings of a model that shares both.
+    by a product [batch, tokens, inner] x [inner, width] and elementwise operations with constants, and for a model
+    that computes another number of last tokens already. The matrix may be computed, such as the transposed table of
+    embeddings of a model that shares both.
 
     Args:
         output: the name of the output.
+        count: the number of tokens.
     """
 
-    def __init__(self, output: str = "logits") -> None:
+    def __init__(self, output: str = "logits", count: int = 1) -> None:
         super().__init__()
-        self.output = output
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise PassError(f"{self.name}: count is {count!r:.80}; expected a number of tokens, 1 or more")
+        self.output, self.count = output, count
 
     def run_on_model(self, model: Model) -> bool:
         """Insert a Slice before the product; False if it is there already."""
@@ -44,9 +51,14 @@ class LastPosition(ModelPass):
             raise PassError(f"{self.name}: {e}") from e
         product, later = self._product(result.input_value(0))
         source = product.input_value(0)
-        if _is_last(source.node):
+        if (present := _last_of(source.node)) is not None:
+            if present != self.count:
+                raise PassError(
+                    f"{self.name}: output `{self.output}` has the last {present} tokens already; expected {self.count} "
+                    "or all: read the model again"
+                )
             return False
-        bounds = (Constant(np.array([value], np.int64)) for value in (-1, np.iinfo(np.int64).max, _TOKENS))
+        bounds = (Constant(np.array([value], np.int64)) for value in (-self.count, np.iinfo(np.int64).max, _TOKENS))
         last = ops.Slice(source, *bounds)
         copy_runtime_info(product, last)
         product.input(0).replace_source_output(last.output(0))
@@ -88,9 +100,11 @@ def _has_tokens(value: Output | None) -> bool:
     return value is not None and (rank is None or (rank > 1 and value.shape[-2] != 1))
 
 
-def _is_last(node: Node) -> bool:
+def _last_of(node: Node) -> int | None:
+    """How many last tokens a Slice takes; None if it is another node."""
     if node.op_type != "Slice" or node.domain or not node.has_input(3):
-        return False
-    starts, axes = (node.input_value(index).node for index in (1, 3))
-    given = [each.data.tolist() if isinstance(each, Constant) else None for each in (starts, axes)]
-    return given == [[-1], [_TOKENS]]
+        return None
+    given = [node.input_value(index).node for index in (1, 2, 3)]
+    start, end, axis = (each.data.tolist() if isinstance(each, Constant) else [] for each in given)
+    is_last = axis == [_TOKENS] and end == [np.iinfo(np.int64).max] and len(start) == 1 and start[0] < 0
+    return -start[0] if is_last else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +35,24 @@ def test_the_head_has_one_row_for_each_sequence(bias: bool) -> None:
     (product,) = (node for node in model.ordered_nodes() if node.op_type == "MatMul")
     assert product.input_value(0).node.op_type == "Slice"
     assert not LastPosition().run_on_model(model)
+
+
+def test_the_head_has_rows_for_the_last_tokens() -> None:
+    model, x = head(), np.arange(40, dtype=np.float32).reshape(2, 5, 4)
+    expected = evaluate_model(model, [x])[0]
+    assert LastPosition(count=3).run_on_model(model)
+    assert str(model.results[0].input_value(0).type.shape) == "[batch,0..3,3]"
+    np.testing.assert_array_equal(evaluate_model(model, [x])[0], expected[:, -3:])
+    np.testing.assert_array_equal(evaluate_model(model, [x[:, :2]])[0], expected[:, :2])
+    assert not LastPosition(count=3).run_on_model(model)
+    with pytest.raises(PassError, match="has the last 3 tokens already; expected 1 or all"):
+        LastPosition().run_on_model(model)
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 1.5, None])
+def test_numbers_of_tokens_that_are_refused(count: Any) -> None:
+    with pytest.raises(PassError, match=r"count is .*; expected a number of tokens"):
+        LastPosition(count=count)
 
 
 def test_the_transposed_table_of_embeddings_is_the_head() -> None:
