@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import onnx.defs
-
 from engine.ops import CANONICAL_VERSIONS
+from engine.startup.onnx_library import onnx
 
 
 def is_known(op_type: str, domain: str) -> bool:

@@ -93,7 +93,7 @@ def _definition(native: Any, name: str) -> Any:
         return native.defs
     if name == "onnx_opset_version":
         return lambda: native.defs.schema_version_map()[""][1]
-    return getattr(native.defs, name)
+    return getattr(native.defs, "has_schema" if name == "has" else name)
 
 
 def _checker(native: Any, name: str) -> Any:

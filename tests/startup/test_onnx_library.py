@@ -107,6 +107,8 @@ def test_inference_is_that_of_the_package(tmp_path: Path) -> None:
 import sys
 from engine.startup import onnx_library
 light = onnx_library.onnx
+assert light.defs.has("Relu") and light.defs.has("Scaler", "ai.onnx.ml") and not light.defs.has("Relu", "ai.onnx.ml")
+assert "onnx" not in sys.modules
 model = light.ModelProto.FromString(open("model.onnx", "rb").read())
 node = light.NodeProto(op_type="Reshape", input=["x", "s"], output=["y"])
 types = {name: light.TypeProto() for name in "xs"}

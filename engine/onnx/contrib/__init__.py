@@ -15,6 +15,7 @@ from engine.ir import Output
 from engine.onnx.contrib import (
     activations,
     attention,
+    equivalents,
     experts,
     gated,
     grouped_attention,
@@ -33,8 +34,8 @@ from engine.onnx.contrib.call import DOMAIN, OPERATORS, ContribCall
 __all__ = ["DOMAIN", "FAMILIES", "OPERATORS", "ContribCall", "expand", "is_known"]
 
 FAMILIES: Final = (
-    activations, attention, experts, gated, grouped_attention, integer_products, linear_attention, normalizations,
-    packed_products, packed_tables, products, quantized, recurrent, rotary,
+    activations, attention, equivalents, experts, gated, grouped_attention, integer_products, linear_attention,
+    normalizations, packed_products, packed_tables, products, quantized, recurrent, rotary,
 )  # fmt: skip
 """Imported because they register operators."""
 
