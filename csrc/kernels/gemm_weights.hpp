@@ -116,6 +116,8 @@ struct GemmDequantizedArgs {
 struct PackWeightsArgs {
   WeightsFormat format;
   std::int32_t flip;
+  // Of a column of codes of 4 or 8 bits, the first of a byte in its low half; 0: codes are [K][N], a byte each.
+  std::int64_t column_bytes;
 };
 
 }  // namespace engine

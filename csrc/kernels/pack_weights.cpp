@@ -62,10 +62,52 @@ void pack_codes(const PackWeightsArgs& args, const Source& source, std::int64_t 
   }
 }
 
+// Eight codes of 4 bits in the order of a record: byte b has the codes b and b + 4.
+ENGINE_INLINE std::uint32_t in_quad_order(std::uint32_t codes) {
+  const auto spread = [](std::uint32_t four) {
+    four = (four | four << 8) & 0x00ff00ffu;
+    return (four | four << 4) & 0x0f0f0f0fu;
+  };
+  return spread(codes & 0xffffu) | spread(codes >> 16) << 4;
+}
+
+// As pack_codes, of codes that are given by columns.
+template <int kBits>
+void pack_columns(const PackWeightsArgs& args, const Source& source, std::int64_t record, std::int64_t first,
+                  std::uint8_t* to) {
+  constexpr int kRows = kBits == 4 ? 8 : 4;
+  const WeightsFormat& f = args.format;
+  const std::int64_t valid = f.n - first < kWeightColumns ? f.n - first : kWeightColumns;
+  const WorkRange range = record_range(f, record);
+  const std::int64_t count = range.end - range.begin;
+  const std::uint32_t flip = static_cast<std::uint32_t>(args.flip) * (kBits == 4 ? 0x11111111u : 0x01010101u);
+  std::memset(to, 0, static_cast<std::size_t>(record_code_bytes(f)));
+  for (std::int64_t i = 0; i < valid; ++i) {
+    const std::uint8_t* from = source.codes + (first + i) * args.column_bytes + range.begin * kBits / 8;
+    std::uint8_t* quads = to + i * 4;
+    for (std::int64_t row = 0; row < count; row += kRows, from += 4, quads += kWeightColumns * 4) {
+      const std::int64_t left = count - row;
+      std::uint32_t codes = 0;
+      if (left >= kRows) {
+        std::memcpy(&codes, from, 4);
+        codes ^= flip;
+      } else {
+        std::memcpy(&codes, from, static_cast<std::size_t>((left * kBits + 7) / 8));
+        codes = (codes ^ flip) & ((1u << left * kBits) - 1);
+      }
+      if (kBits == 4) codes = in_quad_order(codes);
+      std::memcpy(quads, &codes, 4);
+    }
+  }
+}
+
 void pack_record(const PackWeightsArgs& args, const Source& source, std::int64_t record, std::int64_t first,
                  std::uint8_t* to) {
   const WeightsFormat& f = args.format;
-  (f.bits == 4 ? pack_codes<4> : pack_codes<8>)(args, source, record, first, to);
+  if (args.column_bytes > 0)
+    (f.bits == 4 ? pack_columns<4> : pack_columns<8>)(args, source, record, first, to);
+  else
+    (f.bits == 4 ? pack_codes<4> : pack_codes<8>)(args, source, record, first, to);
   to += record_code_bytes(f);
   const std::int64_t row = record / f.pieces * f.n + first;
   for (std::int64_t i = 0; i < kWeightColumns; ++i) {

@@ -72,10 +72,12 @@ AttributeMap weight_attributes(const Product& p) {
   return attributes;
 }
 
-ByteVector packed_of(const Target& target, const Product& p, const Operands& o) {
+// `columns`: the codes by columns, or empty.
+ByteVector packed_of(const Target& target, const Product& p, const Operands& o, const ByteVector& columns = {}) {
   AttributeMap attributes = weight_attributes(p);
   attributes["is_signed"] = std::int64_t{p.is_signed};
-  std::vector<ByteVector> inputs{bytes_of_codes(p, o.codes), bytes_of_values(o.scales)};
+  if (!columns.empty()) attributes["column_bytes"] = static_cast<std::int64_t>(columns.size()) / p.n;
+  std::vector<ByteVector> inputs{columns.empty() ? bytes_of_codes(p, o.codes) : columns, bytes_of_values(o.scales)};
   if (p.has_zero_points) inputs.push_back(bytes_of_codes(p, o.zero_points));
   const std::int64_t pieces = (p.block + 255) / 256, length = ((p.block + pieces - 1) / pieces + 15) / 16 * 16;
   const std::int64_t records = blocks_of(p) * ((p.block + length - 1) / length);
@@ -83,6 +85,39 @@ ByteVector packed_of(const Target& target, const Product& p, const Operands& o) 
   std::vector<ByteVector> packed{ByteVector(static_cast<std::size_t>((p.n + 31) / 32 * records * bytes), '\x55')};
   run_bytes(target, gemm_weights_operations, "pack_weights", attributes, inputs, packed, 4);
   return packed[0];
+}
+
+// The same codes by columns, in as few bits as they have, with other bits after the last one.
+ByteVector by_columns(const Product& p, const Operands& o, std::int64_t column_bytes) {
+  ByteVector bytes(static_cast<std::size_t>(p.n * column_bytes), '\x5a');
+  for (std::int64_t column = 0; column < p.n; ++column)
+    for (std::int64_t k = 0; k < p.k; ++k) {
+      char& byte = bytes[static_cast<std::size_t>(column * column_bytes + k * p.bits / 8)];
+      const std::int64_t code = o.codes[static_cast<std::size_t>(k * p.n + column)] ^ (!p.is_signed  ? 0
+                                                                                       : p.bits == 4 ? 8
+                                                                                                     : 128);
+      const int shift = p.bits == 4 ? static_cast<int>(k % 2 * 4) : 0, mask = (1 << p.bits) - 1;
+      byte = static_cast<char>((byte & ~(mask << shift)) | (code & mask) << shift);
+    }
+  return bytes;
+}
+
+void packs_columns(const Target& target) {
+  std::uint32_t seed = 1;
+  for (const int bits : {4, 8})
+    for (const std::int64_t block : {16, 32, 128, 256, 512})
+      for (const std::int64_t n : {1, 32, 70})
+        for (const std::int64_t k : {std::int64_t{0}, block - 3, 2 * block, 2 * block + 5}) {
+          Product p{1, n, k, block, bits};
+          p.is_signed = seed % 3 == 0;
+          p.has_zero_points = seed % 2 == 0;
+          const Operands o = random_operands(p, seed++);
+          const std::int64_t column_bytes = std::max<std::int64_t>(1, blocks_of(p)) * block * bits / 8;
+          Product longest = p;
+          longest.block = std::max<std::int64_t>(1, std::min(block, k));
+          expect(packed_of(target, longest, o) == packed_of(target, longest, o, by_columns(p, o, column_bytes)),
+                 "columns of " + std::to_string(k) + " codes of " + std::to_string(bits) + " bits");
+        }
 }
 
 // A result, and the sum of the magnitudes of its products with the largest element of each block of A in place of its
@@ -343,13 +378,23 @@ void refuses_wrong_attributes(const Target& target) {
   refuse({1, 32, 64, 32, 5}, "bits");
   refuse({1, 32, 64, 0}, "block");
   refuse({1, 64, 64, 32}, "input 1");
+  const auto refuse_columns = [&](std::int64_t block, std::int64_t bytes, const std::string& message) {
+    AttributeMap attributes = weight_attributes({1, 32, 64, block});
+    attributes["column_bytes"] = bytes;
+    expect_refused(target, gemm_weights_operations, "pack_weights", attributes, {32 * 32, 4 * 32 * 64}, {1 << 20},
+                   message);
+  };
+  refuse_columns(16, 31, "column_bytes");
+  refuse_columns(16, 33, "input 0");
+  refuse_columns(15, 32, "even");
 }
 
 }  // namespace
 
 int main() {
   return run_cases(
-      {{"computes all sizes", computes_all_sizes},
+      {{"packs columns", packs_columns},
+       {"computes all sizes", computes_all_sizes},
        {"computes long sums", computes_long_sums},
        {"computes many rows", computes_many_rows},
        {"applies the epilogue", [](const Target& target) { applies_the_epilogue(target, 3); }},

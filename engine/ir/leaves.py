@@ -68,7 +68,7 @@ class Constant(Node):
     Raises `ModelError` for values that are not tensors: ragged lists, None, text mixed with other elements.
     """
 
-    __slots__ = ("_bases", "_data", "_load")
+    __slots__ = ("_bases", "_data", "_derivation", "_load")
 
     def __init__(
         self, value: ArrayLike, element_type: ElementType | None = None, friendly_name: str | None = None
@@ -77,6 +77,7 @@ class Constant(Node):
         self._data: Array | None = data
         self._load: Callable[[], Array] | None = None
         self._bases: Sequence[Constant] = ()
+        self._derivation: Callable[..., Array] | None = None
         value_type = TensorType(ElementType.from_numpy(data.dtype), PartialShape(data.shape))
         super().__init__("Constant", types=[value_type], friendly_name=friendly_name)
 
@@ -89,7 +90,7 @@ class Constant(Node):
         node = cls.__new__(cls)
         node._data = None
         node._load = load
-        node._bases = ()
+        node._bases, node._derivation = (), None
         Node.__init__(node, "Constant", types=[value_type], friendly_name=friendly_name)
         return node
 
@@ -113,13 +114,18 @@ class Constant(Node):
             return data
 
         node = cls.lazy(value_type, load)
-        node._bases = kept
+        node._bases, node._derivation = kept, compute
         return node
 
     @property
     def bases(self) -> Sequence[Constant]:
         """The constants that it is derived from; none if its data is its own."""
         return self._bases
+
+    @property
+    def derivation(self) -> Callable[..., Array] | None:
+        """The function that derives its data from that of its bases; None if its data is its own."""
+        return self._derivation
 
     @property
     def data(self) -> Array:
@@ -145,7 +151,7 @@ class Constant(Node):
         """Drop the data permanently: reading it raises `ModelError`. For the owner of a graph that has been lowered."""
         self._data = None
         self._load = self._discarded
-        self._bases = ()
+        self._bases, self._derivation = (), None
 
     def _discarded(self) -> Array:
         raise ModelError(f"{self}: its data was discarded because the device keeps it in another form")
@@ -191,7 +197,8 @@ class Constant(Node):
     def clone_with_new_inputs(self, inputs: Iterable[OutputLike | None]) -> Constant:
         """A constant that shares this one's data."""
         node = Constant.__new__(Constant)
-        node._data, node._load, node._bases = self._data, self._load, self._bases
+        node._data, node._load = self._data, self._load
+        node._bases, node._derivation = self._bases, self._derivation
         Node.__init__(node, "Constant", types=self._types, friendly_name=self._name)
         if self._rt_info:
             node._rt_info = dict(self._rt_info)

@@ -25,6 +25,7 @@ from engine.onnx import model_to_proto, read_model
 from engine.onnx.annotations import ACCURACY_LEVEL
 from engine.onnx.contrib import DOMAIN
 from engine.ops.evaluator import ModelEvaluator
+from engine.ops.packed_columns import PackedColumns
 
 Array = NDArray[Any]
 
@@ -286,6 +287,42 @@ def test_operands_that_do_not_fit_are_refused(product: Product, words: str) -> N
         read_model(product.proto())
     assert "MatMulNBits `node`" in str(found.value)
     assert words in str(found.value)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zero", ["", "codes"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_weights_are_packed_as_they_are_stored(
+    monkeypatch: pytest.MonkeyPatch, bits: int, zero: str, count: int
+) -> None:
+    """Unpacking them before took most of the time in which a language model is loaded. Three products are joined."""
+    products = [Product(bits=bits, zero=zero, rows=520, columns=96 + i, block=32) for i in range(count)]
+    nodes, constants, outputs = [], [], []
+    for index, product in enumerate(products):
+        graph = product.proto().graph
+        for tensor in graph.initializer:
+            tensor.name += f"_{index}"
+        node = graph.node[0]
+        node.input[1:] = [f"{name}_{index}" if name else "" for name in node.input[1:]]
+        node.output[0], node.name = f"p{index}", f"node{index}"
+        nodes += [node, helper.make_node("Relu", [f"p{index}"], [f"y{index}"])]
+        constants += graph.initializer
+        outputs.append(helper.make_tensor_value_info(f"y{index}", TensorProto.FLOAT, None))
+    x = products[0].x
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)]
+    graph = helper.make_graph(nodes, "products", inputs, outputs, constants)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+    def unpacked(columns: PackedColumns, data: Array) -> Array:
+        raise AssertionError("unpacked")
+
+    monkeypatch.setattr(PackedColumns, "__call__", unpacked)
+    network = Core().compile_model(proto, "CPU")
+    results = network({"x": x})
+    for index, each in enumerate(products):
+        expected = np.maximum(onnxruntime_answer(each.proto(), {"x": x}), 0)
+        np.testing.assert_allclose(results[f"y{index}"], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan, np.inf, -np.inf])

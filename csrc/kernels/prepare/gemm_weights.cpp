@@ -6,7 +6,8 @@
 //
 // and of gemm_weights: m; bias, residual, activation, alpha, beta, residual_after as in convolutions; digits (by m): of
 // an activation, 3 or 1; 0: weights are dequantized. Of pack_weights: is_signed (0): whether codes and zero points are
-// i8 rather than u8. Codes of 4 bits have a byte each.
+// i8 rather than u8; column_bytes (0): the bytes of a column, if codes are stored by columns and those of 4 bits in
+// pairs, rather than by rows and in a byte each.
 #include "kernels/gemm_weights.hpp"
 
 #include <algorithm>
@@ -164,7 +165,12 @@ PreparedStep prepare_pack_weights(const StepRequest& request) {
   const WeightsFormat& format = args.format;
   if (request.attributes.flag("is_signed")) args.flip = format.bits == 4 ? 8 : 128;
   request.expect_operands(2 + static_cast<std::size_t>(format.has_zero_points), 1);
-  request.expect_input(0, checked_product({format.k, format.n}));
+  const std::int64_t least = (format.k * format.bits + 7) / 8;
+  args.column_bytes = request.attributes.integer_or("column_bytes", least, kLargestGemmWeights, 0);
+  if (args.column_bytes > 0 && format.blocks > 1 && format.block % 2 != 0)
+    throw PlanError("blocks of " + std::to_string(format.block) + " codes; expected an even number with column_bytes");
+  request.expect_input(0, args.column_bytes > 0 ? checked_product({format.n, args.column_bytes})
+                                                : checked_product({format.k, format.n}));
   request.expect_input(1, checked_product({format.blocks, format.n, 4}));
   if (format.has_zero_points) request.expect_input(2, checked_product({format.blocks, format.n}));
   request.expect_output(0, packed_bytes(format));

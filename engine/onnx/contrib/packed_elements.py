@@ -100,20 +100,3 @@ def unpacked(data: Array, bits: int) -> Array:
     for index in range(count):
         elements[..., index::count] = (data >> np.uint8(index * bits)) & mask
     return elements
-
-
-def unpacked_rows(data: Array, bits: int) -> Array:
-    """The same along the first axis of a matrix, in an array of its own.
-
-    ml_dtypes keeps elements of 2 and 4 bits in the low bits of bytes whose other bits are zero, so that the result is
-    also a view of such elements. Converting them takes ten times as long.
-    """
-    if bits == 8:
-        return data.copy()
-    count, mask = 8 // bits, np.uint8((1 << bits) - 1)
-    elements = np.empty((data.shape[0] * count, *data.shape[1:]), np.uint8)
-    for index in range(count):
-        rows = elements[index::count]
-        np.right_shift(data, np.uint8(index * bits), out=rows)
-        np.bitwise_and(rows, mask, out=rows)
-    return elements

@@ -22,10 +22,9 @@ from engine.onnx.contrib.packed_elements import (
     is_constant,
     same_type,
     unpacked,
-    unpacked_rows,
 )
 from engine.onnx.upgrades.emit import cast, emit, i64s, rank_of
-from engine.ops.tensors import transposed_matrix
+from engine.ops.packed_columns import PackedColumns
 from engine.startup import dataclass
 
 _SIGNED: Final = {2: i2, 4: i4, 8: i8}
@@ -134,18 +133,11 @@ class _PackedMatrix:
 
     def _codes(self, element_type: ElementType) -> Constant:
         """The elements [K, N] as they are stored, or less the middle for a signed type."""
-        rows, bits, order = self.rows, self.bits, self.order
-        middle = 1 << (bits - 1) if element_type.is_signed else 0
-
-        def read(data: Array) -> Array:
-            codes = unpacked_rows(transposed_matrix(data.reshape(len(data), -1)), bits)[:rows]
-            if order is not None:
-                codes = codes[order]
-            if middle:
-                codes ^= np.uint8(middle)  # the low bits of codes less the middle
-            return codes.view(element_type.numpy)
-
-        return Constant.derived([self.codes], TensorType(element_type, PartialShape([rows, self.columns])), read)
+        unpack, order = PackedColumns(self.bits, self.rows, element_type), self.order
+        value_type = TensorType(element_type, PartialShape([self.rows, self.columns]))
+        if order is None:
+            return Constant.derived([self.codes], value_type, unpack)
+        return Constant.derived([self.codes], value_type, lambda data: unpack(data)[order])
 
 
 def _product(x: Output, packed: _PackedMatrix, level: int) -> Output:

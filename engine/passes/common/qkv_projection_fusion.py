@@ -7,6 +7,7 @@ import numpy as np
 from engine import ops
 from engine.ir import Constant, Model, Node, Output
 from engine.limits import OverBudgetError
+from engine.ops.packed_columns import JoinedColumns
 from engine.ops.quantize import QuantizeSpec
 from engine.passes.base import ModelPass
 from engine.passes.fusion import as_vector, constant_data, derived_constant, dims_of, feeds_result, operation
@@ -116,7 +117,7 @@ def _concatenated(parts: list[Node]) -> Constant:
     constants = [part for part in parts if isinstance(part, Constant)]
     shape = constants[0].shape
     total = (*shape[:-1], sum(constant.shape[-1] for constant in constants))
-    return derived_constant(constants, total, lambda *arrays: np.concatenate(arrays, axis=-1))
+    return derived_constant(constants, total, JoinedColumns())
 
 
 def _join(group: list[_Projection]) -> bool:

@@ -13,6 +13,7 @@ from engine.ir.element_type import i2, i8, u8
 from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.native import Attribute, pack
 from engine.ops.internal import INTERNAL_DOMAIN, CompressedGatherSpec, CompressedMatMulSpec
+from engine.ops.packed_columns import JoinedColumns, PackedColumns
 from engine.startup import dataclass
 from engine_cpu.layout import item_size
 from engine_cpu.lowering.checks import F32
@@ -65,11 +66,36 @@ def _form(spec: CompressedMatMulSpec, codes: _Codes) -> dict[str, Attribute]:
 
 def _packed(spec: CompressedMatMulSpec, codes: _Codes) -> Array:
     attributes = _form(spec, codes)
-    arrays = [codes.bytes_of(spec.weights), np.ascontiguousarray(codes.data(spec.scale), np.float32)]
+    is_signed = spec.weights.element_type.is_signed
+    # Neither blocks that begin in the middle of a byte, nor signed zero points beside unsigned codes.
+    is_plain = spec.block_size % 2 == 0 and not (is_signed and attributes["zero_points"])
+    columns = _stored_columns(spec.weights) if is_plain else ()
+    if columns:
+        # As they are stored, which is unsigned: unpacking takes several times as long as packing.
+        stored = [column.data.reshape(column.shape[0], -1) for column in columns]
+        matrix = stored[0] if len(stored) == 1 else np.concatenate(stored)
+        attributes["column_bytes"] = matrix.shape[1]
+    else:
+        matrix = codes.bytes_of(spec.weights)
+        attributes["is_signed"] = int(is_signed)
+    arrays = [matrix, np.ascontiguousarray(codes.data(spec.scale), np.float32)]
     if attributes["zero_points"]:
         arrays.append(codes.bytes_of(codes.given_zero_point))
-    attributes["is_signed"] = int(spec.weights.element_type.is_signed)
-    return pack("pack_weights", arrays, attributes, isa=codes.store.isa)
+    packed = pack("pack_weights", arrays, attributes, isa=codes.store.isa)
+    for column in columns:
+        column.release()
+    return packed
+
+
+def _stored_columns(weights: Output) -> Sequence[Constant]:
+    """The constants of u8 that have the columns of weights of 4 or 8 bits; none if they are stored in another form."""
+    assert isinstance(weights.node, Constant)
+    parts = weights.node.bases if isinstance(weights.node.derivation, JoinedColumns) else [weights.node]
+    for part in parts:
+        if not isinstance(part.derivation, PackedColumns) or part.derivation.bits not in (4, 8):
+            return ()
+    found = [part.bases[0] for part in parts]
+    return found if len({column.shape[1:] for column in found}) == 1 else ()
 
 
 @lowers("CompressedGather", domain=INTERNAL_DOMAIN, spec=CompressedGatherSpec)
