@@ -76,50 +76,57 @@ def _canonical() -> list[Pass | type[Pass]]:
         BranchElimination,
         # Operators that exporters decompose.
         _late(
-            "einsum_decomposition.EinsumDecomposition",
+            "einsum_decomposition",
+            "EinsumDecomposition",
             "Einsum",
             makes=["MatMul", "Mul", "ReduceSum", "Reshape", "Transpose"],
             removes=["Einsum"],
         ),
-        _decomposition("function_decomposition.FunctionDecomposition", *_FUNCTIONS),
+        _decomposition("function_decomposition", "FunctionDecomposition", *_FUNCTIONS),
         ExpressionDecomposition,
-        _decomposition("operator_decomposition.OperatorDecomposition", *_OPERATORS),
+        _decomposition("operator_decomposition", "OperatorDecomposition", *_OPERATORS),
         _decomposition(
-            "decompositions.MeanVarianceNormalizationDecomposition",
+            "decompositions",
+            "MeanVarianceNormalizationDecomposition",
             "MeanVarianceNormalization",
             makes=["Add", "Cast", "Div", "Mul", "ReduceMean", "Sqrt", "Sub"],
         ),
-        _decomposition("position_decompositions.TensorScatterDecomposition", "TensorScatter", makes=["ScatterND"]),
+        _decomposition("position_decompositions", "TensorScatterDecomposition", "TensorScatter", makes=["ScatterND"]),
         GraphRewrite(
             [
                 IdentityElimination,
-                _late("expand_elimination.ExpandElimination", "Expand"),
-                _late("mask_simplification.MaskSimplification", "Add|And|Or|Where"),
-                _late("index_grid_elimination.IndexGridElimination", "Gather|GatherND", makes=["Expand", "Reshape"]),
-                _late("transpose_merge.TransposeMerge", "Transpose"),
-                _late("reshape_merge.ReshapeMerge", "Flatten|Reshape|Squeeze|Unsqueeze", makes=["Reshape"]),
+                _late("expand_elimination", "ExpandElimination", "Expand"),
+                _late("mask_simplification", "MaskSimplification", "Add|And|Or|Where"),
+                _late("index_grid_elimination", "IndexGridElimination", "Gather|GatherND", makes=["Expand", "Reshape"]),
+                _late("transpose_merge", "TransposeMerge", "Transpose"),
+                _late("reshape_merge", "ReshapeMerge", "Flatten|Reshape|Squeeze|Unsqueeze", makes=["Reshape"]),
             ],
             "Simplifications",
         ),
         LengthSharing,
         CommonSubexpressionSharing,
         DeadCodeElimination,
-        _late("qoperator_decomposition.QOperatorDecomposition", "QLinearConv|QLinearMatMul|Resize", by_default=False),
+        _late(
+            "qoperator_decomposition",
+            "QOperatorDecomposition",
+            "QLinearConv|QLinearMatMul|Resize",
+            by_default=False,
+        ),
         GraphRewrite(
             [
-                _late("qdq_propagation.DequantizeSinking", "DequantizeLinear", makes=["Clip"]),
-                _late("qdq_propagation.QuantizeHoisting", "QuantizeLinear"),
-                _late("qdq_propagation.QuantizePairElimination", "QuantizeLinear"),
+                _late("qdq_propagation", "DequantizeSinking", "DequantizeLinear", makes=["Clip"]),
+                _late("qdq_propagation", "QuantizeHoisting", "QuantizeLinear"),
+                _late("qdq_propagation", "QuantizePairElimination", "QuantizeLinear"),
             ],
             "Quantization",
         ),
         GraphRewrite(
             [
-                _late("pad_conv_fusion.PadConvFusion", "Conv", "Pad"),
-                _late("conv_input_fusion.ConvInputFusion", "Conv", makes=["Add"]),
-                _late("conv_batch_norm_fusion.ConvBatchNormFusion", "BatchNormalization", "Conv|ConvTranspose"),
-                _late("conv_bias_fusion.ConvMultiplyFusion", "Mul", "Conv|ConvTranspose"),
-                _late("conv_bias_fusion.ConvBiasFusion", "Add", "Conv|ConvTranspose"),
+                _late("pad_conv_fusion", "PadConvFusion", "Conv", "Pad"),
+                _late("conv_input_fusion", "ConvInputFusion", "Conv", makes=["Add"]),
+                _late("conv_batch_norm_fusion", "ConvBatchNormFusion", "BatchNormalization", "Conv|ConvTranspose"),
+                _late("conv_bias_fusion", "ConvMultiplyFusion", "Mul", "Conv|ConvTranspose"),
+                _late("conv_bias_fusion", "ConvBiasFusion", "Add", "Conv|ConvTranspose"),
             ],
             "Convolutions",
         ),
@@ -127,86 +134,92 @@ def _canonical() -> list[Pass | type[Pass]]:
         BackwardGraphRewrite(
             [
                 _late(
-                    "layer_normalization_fusion.LayerNormalizationFusion", "ReduceMean", makes=["LayerNormalization"]
+                    "layer_normalization_fusion", "LayerNormalizationFusion", "ReduceMean", makes=["LayerNormalization"]
                 ),
-                _late("rms_normalization_fusion.RMSNormalizationFusion", "ReduceMean", makes=["RMSNormalization"]),
+                _late("rms_normalization_fusion", "RMSNormalizationFusion", "ReduceMean", makes=["RMSNormalization"]),
                 _late(
-                    "group_normalization_fusion.GroupNormalizationFusion",
+                    "group_normalization_fusion",
+                    "GroupNormalizationFusion",
                     "InstanceNormalization",
                     makes=["GroupNormalization"],
                 ),
                 _late(
-                    "global_pool_fusion.GlobalPoolFusion",
+                    "global_pool_fusion",
+                    "GlobalPoolFusion",
                     "AveragePool|MaxPool",
                     makes=["GlobalAveragePool", "GlobalMaxPool"],
                 ),
-                _late("gelu_fusion.GeluFusion", "Erf", makes=["Gelu"]),
-                _late("gelu_fusion.GeluTanhFusion", "Tanh", makes=["Gelu"]),
-                _late("hard_swish_fusion.HardSwishFusion", "Clip|HardSigmoid", makes=["HardSwish"]),
-                _late("mish_fusion.MishFusion", "Softplus", makes=["Mish"]),
-                _late("swish_fusion.SwishFusion", "Sigmoid", makes=["Swish"]),
+                _late("gelu_fusion", "GeluFusion", "Erf", makes=["Gelu"]),
+                _late("gelu_fusion", "GeluTanhFusion", "Tanh", makes=["Gelu"]),
+                _late("hard_swish_fusion", "HardSwishFusion", "Clip|HardSigmoid", makes=["HardSwish"]),
+                _late("mish_fusion", "MishFusion", "Softplus", makes=["Mish"]),
+                _late("swish_fusion", "SwishFusion", "Sigmoid", makes=["Swish"]),
             ],
             "Recognitions",
         ),
         GraphRewrite(
             [
-                _late("flattened_transpose.FlattenedTransposeFusion", "Reshape", "Transpose"),
-                _late("transpose_merge.TransposeMerge", "Transpose"),
-                _late("transpose_merge.TransposeToReshape", "Transpose", makes=["Reshape"]),
-                _late("reshape_merge.ReshapeMerge", "Flatten|Reshape|Squeeze|Unsqueeze", makes=["Reshape"]),
+                _late("flattened_transpose", "FlattenedTransposeFusion", "Reshape", "Transpose"),
+                _late("transpose_merge", "TransposeMerge", "Transpose"),
+                _late("transpose_merge", "TransposeToReshape", "Transpose", makes=["Reshape"]),
+                _late("reshape_merge", "ReshapeMerge", "Flatten|Reshape|Squeeze|Unsqueeze", makes=["Reshape"]),
             ],
             "Layout",
         ),
         BackwardGraphRewrite(
             [
-                _late("attention_bias_merging.WindowMaskSinking", "Reshape", "Add"),
-                _late("attention_bias_merging.AttentionBiasMerging", "Softmax", "Add"),
+                _late("attention_bias_merging", "WindowMaskSinking", "Reshape", "Add"),
+                _late("attention_bias_merging", "AttentionBiasMerging", "Softmax", "Add"),
             ],
             "AttentionBiases",
         ),
         # The inputs of an attention must not have been fused with anything else, so the order matters.
         _late(
-            "rotary_embedding_fusion.RotaryEmbeddingFusion",
+            "rotary_embedding_fusion",
+            "RotaryEmbeddingFusion",
             "Neg",
             "Concat",
             makes=["Expand", "RotaryEmbedding", "Squeeze"],
         ),
-        _late("attention_fusion.RelaxedAttentionFusion", "Softmax", "MatMul", makes=["Attention"], by_default=False),
-        _late("attention_fusion.AttentionFusion", "Softmax", "MatMul", makes=["Attention"]),
-        _late("attention_fusion.InternalAttentionFusion", "Softmax", "MatMul", makes=["engine.FusedAttention"]),
-        _late("grouped_query_fusion.GroupedQueryFusion", _ATTENTION),
-        _late("attention_heads_fusion.AttentionHeadsFusion", "Reshape", _ATTENTION),
-        _late("qkv_projection_fusion.QKVProjectionFusion", "MatMul", makes=["Split"]),
-        _decomposition("position_decompositions.RotaryPositionsDecomposition", "RotaryEmbedding", makes=["Gather"]),
-        _late("gemm_fusion.GemmFusion", "Add", "MatMul", makes=["Gemm"]),
+        _late("attention_fusion", "RelaxedAttentionFusion", "Softmax", "MatMul", makes=["Attention"], by_default=False),
+        _late("attention_fusion", "AttentionFusion", "Softmax", "MatMul", makes=["Attention"]),
+        _late("attention_fusion", "InternalAttentionFusion", "Softmax", "MatMul", makes=["engine.FusedAttention"]),
+        _late("grouped_query_fusion", "GroupedQueryFusion", _ATTENTION),
+        _late("attention_heads_fusion", "AttentionHeadsFusion", "Reshape", _ATTENTION),
+        _late("qkv_projection_fusion", "QKVProjectionFusion", "MatMul", makes=["Split"]),
+        _decomposition("position_decompositions", "RotaryPositionsDecomposition", "RotaryEmbedding", makes=["Gather"]),
+        _late("gemm_fusion", "GemmFusion", "Add", "MatMul", makes=["Gemm"]),
         _late(
-            "channels_first_sinking.ChannelsFirstSinking",
+            "channels_first_sinking",
+            "ChannelsFirstSinking",
             "Transpose",
             makes=["Conv", "engine.ChannelNormalization"],
         ),
-        _late("transpose_sinking.TransposeSinking", "Transpose"),
+        _late("transpose_sinking", "TransposeSinking", "Transpose"),
         # From the results up, so that a product with a bias is matched before the one without.
         BackwardGraphRewrite(
             [
-                _late("linear_operators.LinearConcatSplitting", "Conv|Gemm|MatMul", "Concat", makes=["Add"]),
-                _late("linear_operators.LinearMerging", "Conv|Gemm|MatMul"),
-                _late("linear_operators.LinearHoisting", "Conv|Gemm|MatMul", _MOVEMENTS),
-                _late("linear_operators.LinearSinking", "Conv|Gemm|MatMul", _MOVEMENTS),
+                _late("linear_operators", "LinearConcatSplitting", "Conv|Gemm|MatMul", "Concat", makes=["Add"]),
+                _late("linear_operators", "LinearMerging", "Conv|Gemm|MatMul"),
+                _late("linear_operators", "LinearHoisting", "Conv|Gemm|MatMul", _MOVEMENTS),
+                _late("linear_operators", "LinearSinking", "Conv|Gemm|MatMul", _MOVEMENTS),
             ],
             "LinearOperators",
         ),
-        _late("divide_to_multiply.DivideToMultiply", "Div", makes=["Mul"], by_default=False),
-        _decomposition("decompositions.BatchNormalizationDecomposition", "BatchNormalization", makes=["Add", "Mul"]),
-        _decomposition("decompositions.SwishDecomposition", "Swish", makes=["Mul", "Sigmoid"]),
+        _late("divide_to_multiply", "DivideToMultiply", "Div", makes=["Mul"], by_default=False),
+        _decomposition("decompositions", "BatchNormalizationDecomposition", "BatchNormalization", makes=["Add", "Mul"]),
+        _decomposition("decompositions", "SwishDecomposition", "Swish", makes=["Mul", "Sigmoid"]),
         _decomposition(
-            "quantization_decomposition.DynamicQuantizationDecomposition",
+            "quantization_decomposition",
+            "DynamicQuantizationDecomposition",
             "DynamicQuantizeLinear",
             makes=[
                 "Add", "Cast", "Div", "Equal", "IsNaN", "LessOrEqual", "Max", "Min", "ReduceMax", "ReduceMin", "Round",
-                "Sub", "Where",
+                "Sub",
+                "Where",
             ],
         ),
-        _late("quantization_decomposition.DequantizedConstantFolding", "DequantizeLinear", by_default=False),
+        _late("quantization_decomposition", "DequantizedConstantFolding", "DequantizeLinear", by_default=False),
     ]  # fmt: skip
 
 
@@ -214,47 +227,53 @@ def _internal() -> list[LatePass]:
     """The passes that make internal operators, in order."""
     return [
         # A sum with a residual would hide the product.
-        _late("quantized_product_fusion.QuantizedProductFusion", _QUANTIZED, by_default=False),
-        _late("packed_attention_fusion.PackedAttentionFusion", _ATTENTION, makes=["engine.FusedAttention"]),
+        _late("quantized_product_fusion", "QuantizedProductFusion", _QUANTIZED, by_default=False),
+        _late("packed_attention_fusion", "PackedAttentionFusion", _ATTENTION, makes=["engine.FusedAttention"]),
         _late(
-            "flattened_product_fusion.FlattenedProductFusion",
+            "flattened_product_fusion",
+            "FlattenedProductFusion",
             "Reshape",
             "Gemm|MatMul|engine.FusedMatMul",
             makes=["engine.FusedMatMul"],
         ),
         _late(
-            "matmul_bias_fusion.MatMulBiasFusion", "Add", "MatMul|engine.FusedMatMul", makes=["engine.FusedMatMul"]
+            "matmul_bias_fusion", "MatMulBiasFusion", "Add", "MatMul|engine.FusedMatMul", makes=["engine.FusedMatMul"]
         ),
         _late(
-            "compressed_weights_fusion.CompressedWeightsFusion",
+            "compressed_weights_fusion",
+            "CompressedWeightsFusion",
             "DequantizeLinear|engine.CompressedMatMul",
             makes=["engine.CompressedMatMul"],
         ),
         _late(
-            "compressed_gather_fusion.CompressedGatherFusion",
+            "compressed_gather_fusion",
+            "CompressedGatherFusion",
             "Gather",
             "DequantizeLinear",
             makes=["engine.CompressedGather"],
         ),
-        _late("residual_fusion.ResidualFusion", "Add|Sum", makes=["engine.FusedConv", "engine.FusedMatMul"]),
-        _late("activation_fusion.ActivationFusion", _ACTIVATIONS, makes=["engine.FusedConv", "engine.FusedMatMul"]),
-        _late("byte_table_fusion.ByteTableFusion", "QuantizeLinear", by_default=False),
+        _late("residual_fusion", "ResidualFusion", "Add|Sum", makes=["engine.FusedConv", "engine.FusedMatMul"]),
+        _late("activation_fusion", "ActivationFusion", _ACTIVATIONS, makes=["engine.FusedConv", "engine.FusedMatMul"]),
+        _late("byte_table_fusion", "ByteTableFusion", "QuantizeLinear", by_default=False),
         _late(
-            "quantized_fusion.QuantizedFusion",
+            "quantized_fusion",
+            "QuantizedFusion",
             "DequantizeLinear|MatMulInteger|engine.QuantizedConv|engine.QuantizedMatMul",
             by_default=False,
         ),
-        _late("quantized_maps_fusion.QuantizedMapsFusion", _QUANTIZED, by_default=False),
-        _late("quantized_softmax_fusion.QuantizedSoftmaxFusion", "QuantizeLinear", by_default=False),
+        _late("quantized_maps_fusion", "QuantizedMapsFusion", _QUANTIZED, by_default=False),
+        _late("quantized_softmax_fusion", "QuantizedSoftmaxFusion", "QuantizeLinear", by_default=False),
         # The rest of the quantization.
         _decomposition(
-            "integer_product_decomposition.IntegerProductDecomposition",
+            "integer_product_decomposition",
+            "IntegerProductDecomposition",
             "ConvInteger",
             "MatMulInteger",
             makes=["Add", "Cast", "Conv", "Floor", "MatMul", "Mul", "Sub"],
         ),
         _decomposition(
-            "quantization_decomposition.QuantizationDecomposition",
+            "quantization_decomposition",
+            "QuantizationDecomposition",
             "DequantizeLinear",
             "QuantizeLinear",
             makes=["Add", "Cast", "Div", "IsNaN", "Max", "Min", "Mul", "Round", "Sub", "Where"],
@@ -263,15 +282,15 @@ def _internal() -> list[LatePass]:
 
 
 def _late(
-    path: str, *needs: str, makes: Iterable[str] = (), removes: Iterable[str] = (), by_default: bool = True
+    module: str, name: str, *needs: str, makes: Iterable[str] = (), removes: Iterable[str] = (), by_default: bool = True
 ) -> LatePass:
     """A pass in this package, by its module and class; see `LatePass`."""
-    return LatePass(f"{__package__}.{path}", *needs, makes=makes, removes=removes, by_default=by_default)
+    return LatePass(f"{__package__}.{module}.{name}", *needs, makes=makes, removes=removes, by_default=by_default)
 
 
-def _decomposition(path: str, *removes: str, makes: Iterable[str] = ()) -> LatePass:
+def _decomposition(module: str, name: str, *removes: str, makes: Iterable[str] = ()) -> LatePass:
     """The same, which needs one of the operators that it replaces."""
-    return _late(path, "|".join(removes), makes=makes, removes=removes)
+    return _late(module, name, "|".join(removes), makes=makes, removes=removes)
 
 
 _FUNCTIONS: Final = (
