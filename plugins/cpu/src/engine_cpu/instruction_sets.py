@@ -16,7 +16,15 @@ ARCHITECTURE: Final = platform.machine().lower()
 differently."""
 
 _INTEGER: Final = frozenset(
-    {"QuantizedConv", "QuantizedMatMul", "QuantizedProduct", "MatMulInteger", "ConvInteger", "CompressedMatMul"}
+    {
+        "QuantizedConv",
+        "QuantizedMatMul",
+        "QuantizedProduct",
+        "MatMulInteger",
+        "ConvInteger",
+        "CompressedMatMul",
+        "ExpertMatMul",
+    }
 )
 
 _told: set[str] = set()

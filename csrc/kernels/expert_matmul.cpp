@@ -1,0 +1,573 @@
+// expert_matmul_f32, expert_matmul_int8: see expert_matmul.hpp. expert_order and expert_digits run before them.
+//
+// Operands: x, experts, W, [scales], [zero points], [bias], y, order, [digits]. y must not overlap the others. The
+// order is [experts + 1] i64 offsets, and the rows (token * ways + way) of each expert, i64. Split over groups of
+// columns of the chosen experts, by the time that they take.
+#include "kernels/expert_matmul.hpp"
+
+#include <cstring>
+
+#include "simd/bytes.hpp"
+#include "simd/partial.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+using namespace simd;
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kRowsAtOnce = 4, kColumnsOfRows = 2;  // 24 accumulators of digits, of 32 registers
+constexpr int kF32Rows = 4;
+#else
+constexpr int kRowsAtOnce = 2, kColumnsOfRows = 1;
+constexpr int kF32Rows = 2;
+#endif
+constexpr int kF32Columns = 4;
+// Elements of rows of f32 weights that stay in the L1 cache for all rows of x.
+constexpr std::int64_t kF32Part = 1024;
+// How far ahead of their use weights are prefetched, in bytes: the hardware does not read across pages.
+constexpr std::int64_t kAhead = 4096;
+// The rows whose products take as long as reading the weights.
+constexpr std::int64_t kFreeRowsF32 = 16, kFreeRowsCodes = 4;
+const ExpertTraits kTraits = {kVectorBytes};
+
+struct Operands {
+  const float* x;
+  const std::uint8_t* weights;
+  const float* scales;
+  const std::uint8_t* zero_points;
+  const float* bias;
+  float* y;
+  const std::int64_t* offsets;
+  const std::int64_t* rows;
+  const char* digits;
+};
+
+Operands operands_of(const ExpertMatmulArgs& args, void* const* buffers) {
+  Operands found = {};
+  found.x = static_cast<const float*>(buffers[0]);
+  found.weights = static_cast<const std::uint8_t*>(buffers[2]);
+  int next = 3;
+  if (args.bits != 0) found.scales = static_cast<const float*>(buffers[next++]);
+  if (args.has_zero_points) found.zero_points = static_cast<const std::uint8_t*>(buffers[next++]);
+  if (args.has_bias) found.bias = static_cast<const float*>(buffers[next++]);
+  found.y = static_cast<float*>(buffers[args.y_at]);
+  found.offsets = static_cast<const std::int64_t*>(buffers[args.y_at + 1]);
+  found.rows = found.offsets + args.experts + 1;
+  if (args.bits != 0) found.digits = static_cast<const char*>(buffers[args.y_at + 2]);
+  return found;
+}
+
+// The row of x that row `row` of y is computed from.
+ENGINE_INLINE std::int64_t x_row(const ExpertMatmulArgs& args, std::int64_t row) {
+  return args.x_ways == 1 ? row / args.ways : row;
+}
+
+// -- the rows of each expert ----------------------------------------------------------------------------------------
+
+std::int64_t expert_of(const ExpertMatmulArgs& args, const void* experts, std::int64_t row,
+                       const KernelContext& context) {
+  std::int64_t index = args.index_bytes == 8 ? static_cast<const std::int64_t*>(experts)[row]
+                                             : static_cast<const std::int32_t*>(experts)[row];
+  if (index < -args.experts || index >= args.experts) {
+    report_index(context, index, args.experts);
+    return 0;
+  }
+  return index < 0 ? index + args.experts : index;
+}
+
+void write_order(const ExpertMatmulArgs& args, void* const* buffers, const KernelContext& context) {
+  const std::int64_t count = args.tokens * args.ways;
+  std::int64_t* offsets = static_cast<std::int64_t*>(buffers[args.y_at + 1]);
+  std::int64_t* rows = offsets + args.experts + 1;
+  for (std::int64_t e = 0; e <= args.experts; ++e) offsets[e] = 0;
+  for (std::int64_t row = 0; row < count; ++row) ++offsets[expert_of(args, buffers[1], row, context) + 1];
+  for (std::int64_t e = 0; e < args.experts; ++e) offsets[e + 1] += offsets[e];
+  // Backwards, each offset goes from the end of its expert's rows to their beginning; then all are one too far.
+  for (std::int64_t row = count - 1; row >= 0; --row)
+    rows[--offsets[expert_of(args, buffers[1], row, context) + 1]] = row;
+  for (std::int64_t e = 0; e < args.experts; ++e) offsets[e] = offsets[e + 1];
+  offsets[args.experts] = count;
+}
+
+void expert_order(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  if (context.worker == 0) write_order(*static_cast<const ExpertMatmulArgs*>(raw_args), buffers, context);
+}
+
+// -- shares of the work ---------------------------------------------------------------------------------------------
+
+// Calls run(expert, first column, end) for each group of columns of a worker's share.
+template <class Run>
+ENGINE_INLINE void for_each_group(const ExpertMatmulArgs& args, const Operands& of, std::int64_t free_rows,
+                                  const KernelContext& context, Run run) {
+  const std::int64_t groups = (args.n + kExpertColumns - 1) / kExpertColumns;
+  std::int64_t total = 0;
+  for (std::int64_t e = 0; e < args.experts; ++e)
+    if (const std::int64_t rows = of.offsets[e + 1] - of.offsets[e]) total += max64(rows, free_rows) * groups;
+  const WorkRange share = split_work(total, context.worker, context.workers);
+  std::int64_t at = 0;
+  for (std::int64_t e = 0; e < args.experts && at < share.end; ++e) {
+    const std::int64_t rows = of.offsets[e + 1] - of.offsets[e];
+    if (rows == 0) continue;
+    const std::int64_t cost = max64(rows, free_rows);
+    // The groups that begin in the share.
+    const std::int64_t first = max64(0, (share.begin - at + cost - 1) / cost);
+    const std::int64_t end = min64(groups, (share.end - at + cost - 1) / cost);
+    for (std::int64_t group = share.begin > at ? first : 0; group < end; ++group)
+      run(e, group * kExpertColumns, min64(args.n, (group + 1) * kExpertColumns));
+    at += cost * groups;
+  }
+}
+
+// -- f32 ------------------------------------------------------------------------------------------------------------
+
+// sums[r][c] of kRows rows of x and kColumns rows of W, `w_step` elements apart.
+template <int kRows, int kColumns>
+void dot_f32(const float* const* x, const float* w, std::int64_t w_step, std::int64_t count, float* sums) {
+  Vec acc[kRows][kColumns] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Vec weights[kColumns];
+#pragma GCC unroll 4
+    for (int c = 0; c < kColumns; ++c) weights[c] = load(w + c * w_step + i);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const Vec value = load(x[r] + i);
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) acc[r][c] = fma(value, weights[c], acc[r][c]);
+    }
+  }
+  if (i < count) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const Vec value = load_partial(x[r] + i, count - i, zero());
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c)
+        acc[r][c] = fma(value, load_partial(w + c * w_step + i, count - i, zero()), acc[r][c]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int c = 0; c < kColumns; ++c) sums[r * kColumns + c] = reduce_add(acc[r][c]);
+}
+
+// The same for one row of x and one of W, which is read as a stream.
+float dot_stream_f32(const float* x, const float* w, std::int64_t count) {
+  constexpr int kAccumulators = 4;
+  Vec acc[kAccumulators] = {};
+  std::int64_t i = 0;
+  for (; i + kAccumulators * kLanes <= count; i += kAccumulators * kLanes) {
+#pragma GCC unroll 4
+    for (int a = 0; a < kAccumulators; ++a) {
+      const float* at = w + i + a * kLanes;
+      if (a * kVectorBytes % 64 == 0) __builtin_prefetch(reinterpret_cast<const char*>(at) + kAhead);
+      acc[a] = fma(load(x + i + a * kLanes), load(at), acc[a]);
+    }
+  }
+  for (; i < count; i += kLanes) {
+    const std::int64_t rest = min64(kLanes, count - i);
+    acc[0] = fma(load_partial(x + i, rest, zero()), load_partial(w + i, rest, zero()), acc[0]);
+  }
+  return reduce_add((acc[0] + acc[1]) + (acc[2] + acc[3]));
+}
+
+using DotF32 = void (*)(const float* const*, const float*, std::int64_t, std::int64_t, float*);
+
+template <int kRows>
+DotF32 pick_columns_f32(std::int64_t columns) {
+  static const DotF32 table[kF32Columns] = {dot_f32<kRows, 1>, dot_f32<kRows, 2>, dot_f32<kRows, 3>, dot_f32<kRows, 4>};
+  return table[columns - 1];
+}
+
+DotF32 pick_f32(std::int64_t rows, std::int64_t columns) {
+  switch (rows) {
+    case 1:
+      return pick_columns_f32<1>(columns);
+    case 2:
+      return pick_columns_f32<2>(columns);
+#if defined(__AVX512F__) || defined(__aarch64__)
+    case 3:
+      return pick_columns_f32<3>(columns);
+    default:
+      return pick_columns_f32<4>(columns);
+#else
+    default:
+      return nullptr;
+#endif
+  }
+}
+
+// Adds the products of elements [begin, end) to y, or writes them if begin is 0.
+void part_f32(const ExpertMatmulArgs& args, const Operands& of, std::int64_t e, std::int64_t column,
+              std::int64_t columns, std::int64_t begin, std::int64_t end) {
+  const float* w = reinterpret_cast<const float*>(of.weights) + (e * args.n + column) * args.k + begin;
+  const float* bias = of.bias && begin == 0 ? of.bias + e * args.n + column : nullptr;
+  const std::int64_t last = of.offsets[e + 1];
+  for (std::int64_t at = of.offsets[e]; at < last; at += kF32Rows) {
+    const std::int64_t count = min64(kF32Rows, last - at);
+    const float* x[kF32Rows];
+    for (std::int64_t r = 0; r < count; ++r) x[r] = of.x + x_row(args, of.rows[at + r]) * args.k + begin;
+    float sums[kF32Rows * kF32Columns];
+    pick_f32(count, columns)(x, w, args.k, end - begin, sums);
+    for (std::int64_t r = 0; r < count; ++r) {
+      float* y = of.y + of.rows[at + r] * args.n + column;
+      for (std::int64_t c = 0; c < columns; ++c) {
+        const float sum = sums[r * columns + c] + (bias ? bias[c] : 0.0f);
+        y[c] = begin == 0 ? sum : y[c] + sum;
+      }
+    }
+  }
+}
+
+// Columns [first, end) of an expert with one row.
+void row_f32(const ExpertMatmulArgs& args, const Operands& of, std::int64_t e, std::int64_t first, std::int64_t end) {
+  const std::int64_t row = of.rows[of.offsets[e]];
+  const float* x = of.x + x_row(args, row) * args.k;
+  const float* w = reinterpret_cast<const float*>(of.weights) + e * args.n * args.k;
+  for (std::int64_t column = first; column < end; ++column)
+    of.y[row * args.n + column] =
+        dot_stream_f32(x, w + column * args.k, args.k) + (of.bias ? of.bias[e * args.n + column] : 0.0f);
+}
+
+void expert_matmul_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const ExpertMatmulArgs& args = *static_cast<const ExpertMatmulArgs*>(raw_args);
+  const Operands of = operands_of(args, buffers);
+  for_each_group(args, of, kFreeRowsF32, context, [&](std::int64_t e, std::int64_t first, std::int64_t end) {
+    const std::int64_t rows = of.offsets[e + 1] - of.offsets[e];
+    if (rows == 1) return row_f32(args, of, e, first, end);
+    const std::int64_t part = rows <= kF32Rows ? max64(args.k, 1) : kF32Part;
+    for (std::int64_t column = first; column < end; column += kF32Columns) {
+      const std::int64_t columns = min64(kF32Columns, end - column);
+      std::int64_t begin = 0;
+      do {
+        part_f32(args, of, e, column, columns, begin, min64(args.k, begin + part));
+        begin += part;
+      } while (begin < args.k);
+    }
+  });
+}
+
+// -- digits ---------------------------------------------------------------------------------------------------------
+
+// The unit of a row, and the factor that turns its values into integers (as in gemm_weights.cpp).
+struct Unit {
+  float unit, factor;
+};
+
+Unit unit_of(float top, int digits) {
+  if (!(top < __builtin_inff())) return {__builtin_nanf(""), 0.0f};
+  if (digits == 1) {
+    const float bounded = top < 1e-30f ? 1e-30f : top;
+    return {bounded / 127.0f, 127.0f / bounded};
+  }
+  // The smallest power of two for which integers are at most 0x7f7f7f, so that all digits are at most 127.
+  std::int32_t bits;
+  top *= 1.005f;
+  std::memcpy(&bits, &top, sizeof bits);
+  std::int32_t exponent = (bits >> 23) - 22;
+  if (exponent < 1) exponent = 1;
+  const std::int32_t pair[2] = {exponent << 23, (254 - exponent) << 23};
+  Unit result;
+  std::memcpy(&result, pair, sizeof result);
+  return result;
+}
+
+// The largest magnitude of a row; infinite or NaN if a value is.
+float largest(const float* x, std::int64_t count) {
+  std::int32_t top = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int32_t bits;
+    std::memcpy(&bits, x + i, sizeof bits);
+    bits &= 0x7fffffff;
+    top = bits > top ? bits : top;
+  }
+  float result;
+  std::memcpy(&result, &top, sizeof result);
+  return result;
+}
+
+// A chunk of x in the order of the codes of a register: with 4 bits, those in low halves of bytes, then the others.
+void gather_chunk(const ExpertMatmulArgs& args, const float* x, std::int64_t count, float* to) {
+  if (args.bits == 8) {
+    for (std::int64_t i = 0; i < args.chunk; ++i) to[i] = i < count ? x[i] : 0.0f;
+    return;
+  }
+  const std::int64_t half = args.chunk / 2;
+  for (std::int64_t i = 0; i < half; ++i) {
+    to[i] = 2 * i < count ? x[2 * i] : 0.0f;
+    to[half + i] = 2 * i + 1 < count ? x[2 * i + 1] : 0.0f;
+  }
+}
+
+void chunk_digits(const ExpertMatmulArgs& args, const float* x, std::int64_t count, float factor, char* to) {
+  float values[2 * kVectorBytes];
+  std::int32_t whole[2 * kVectorBytes];
+  gather_chunk(args, x, count, values);
+  std::uint8_t* digits = reinterpret_cast<std::uint8_t*>(to + kVectorBytes);
+  for (std::int64_t i = 0; i < args.chunk; i += kLanes) {
+    // The digits of a row with NaN or infinities are not used.
+    const Vec value = factor > 0.0f ? load(values + i) * factor : zero();
+    const VecInt integer = __builtin_convertvector(value + copy_sign(broadcast(0.5f), value), VecInt);
+    store_ints(whole + i, integer);
+    const VecInt biased = integer + (args.digits == 3 ? 0x808080 : 0x80);  // makes all digits unsigned
+    for (int d = 0; d < args.digits; ++d)
+      store_bytes(digits + d * args.chunk + i, ((biased >> (8 * (args.digits - 1 - d))) & 255) ^ 128);
+  }
+  float sums[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    std::int32_t sum = 0;
+    for (std::int64_t start = 4 * lane; start < args.chunk; start += kVectorBytes)
+      for (int i = 0; i < 4; ++i) sum += whole[start + i];
+    sums[lane] = static_cast<float>(sum);
+  }
+  std::memcpy(to, sums, sizeof sums);
+}
+
+void expert_digits(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const ExpertMatmulArgs& args = *static_cast<const ExpertMatmulArgs*>(raw_args);
+  if (context.worker == 0) write_order(args, buffers, context);
+  char* digits = static_cast<char*>(buffers[args.y_at + 2]);
+  const std::int64_t bytes = kVectorBytes + args.digits * args.chunk;
+  const WorkRange range = split_work(args.tokens * args.x_ways, context.worker, context.workers);
+  for (std::int64_t row = range.begin; row < range.end; ++row) {
+    const float* x = static_cast<const float*>(buffers[0]) + row * args.k;
+    char* to = digits + row * args.digit_row;
+    const Unit unit = unit_of(largest(x, args.k), args.digits);
+    std::memcpy(to, &unit.unit, sizeof unit.unit);
+    for (std::int64_t chunk = 0; chunk < args.chunks; ++chunk) {
+      const std::int64_t first = chunk * args.chunk;
+      chunk_digits(args, x + first, min64(args.chunk, args.k - first), unit.factor,
+                   to + kExpertDigitsAt + chunk * bytes);
+    }
+  }
+}
+
+// -- codes ----------------------------------------------------------------------------------------------------------
+
+// One row of a matrix of codes.
+struct Column {
+  const std::uint8_t* codes;
+  const float* scales;
+  const std::uint8_t* zero_points;
+};
+
+Column column_of(const ExpertMatmulArgs& args, const Operands& of, std::int64_t row) {
+  return {of.weights + row * args.row_weights, of.scales + row * args.blocks,
+          of.zero_points ? of.zero_points + row * args.row_zero_points : nullptr};
+}
+
+template <int kBits>
+ENGINE_INLINE float zero_point_of(const Column& column, std::int64_t block) {
+  if (column.zero_points == nullptr) return kBits == 4 ? 8.0f : 128.0f;
+  if constexpr (kBits == 8) return column.zero_points[block];
+  return static_cast<float>((column.zero_points[block / 2] >> (block % 2 * 4)) & 15);
+}
+
+struct Factors {
+  Vec scale, zero_point;
+};
+
+// The scales and zero points of the lanes of a chunk, whose first block is `first`.
+template <int kBits, ExpertBlocks kLayout>
+ENGINE_INLINE Factors factors_of(const ExpertMatmulArgs& args, const Column& column, std::int64_t chunk,
+                                 std::int64_t first, VecInt in_chunk) {
+  if constexpr (kLayout == ExpertBlocks::kOfChunks)
+    return {broadcast(column.scales[first]), broadcast(zero_point_of<kBits>(column, first))};
+  Vec scale = zero(), zero_point = broadcast(kBits == 4 ? 8.0f : 128.0f);
+  if constexpr (kLayout == ExpertBlocks::kInChunks) {
+    const std::int64_t rest = args.blocks - first;
+    scale = rest >= kLanes ? load(column.scales + first) : load_partial(column.scales + first, rest, zero());
+    if (column.zero_points) {
+      const std::int64_t count = min64(rest, args.in_chunk);
+      for (std::int64_t i = 0; i < count; ++i) zero_point[i] = zero_point_of<kBits>(column, first + i);
+      zero_point = ENGINE_SHUFFLE(zero_point, in_chunk);
+    }
+    return {ENGINE_SHUFFLE(scale, in_chunk), zero_point};
+  }
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const std::int64_t block = min64(args.blocks - 1, (chunk * args.chunk + lane * (32 / kBits)) / args.block);
+    scale[lane] = column.scales[block];
+    zero_point[lane] = zero_point_of<kBits>(column, block);
+  }
+  return {scale, zero_point};
+}
+
+// The sums of integers from those of their digits. With codes of 4 bits, those of a lane are below 2^30.
+template <int kBits, int kDigits>
+ENGINE_INLINE Vec sum_of_digits(const VecInt (&digits)[kDigits]) {
+  if constexpr (kDigits == 1) return to_floats(digits[0]);
+  if constexpr (kBits == 4) return to_floats((((digits[0] << 8) + digits[1]) << 8) + digits[2]);
+  return fma(fma(to_floats(digits[0]), broadcast(256.0f), to_floats(digits[1])), broadcast(256.0f),
+             to_floats(digits[2]));
+}
+
+// The sums of kRows rows of x, as digits, with kColumns rows of codes.
+template <int kBits, int kDigits, ExpertBlocks kLayout, int kRows, int kColumns>
+void dot_codes(const ExpertMatmulArgs& args, const Column* columns, const char* const* rows, float* sums) {
+  constexpr std::int64_t kChunk = kVectorBytes * 8 / kBits;
+  constexpr int kHalves = kBits == 4 ? 2 : 1;
+  const VecInt in_chunk = load_ints(args.lane_blocks);
+  Vec y[kRows][kColumns] = {};
+  const char* x[kRows];
+  for (int r = 0; r < kRows; ++r) x[r] = rows[r] + kExpertDigitsAt;
+  // Columns are computed kColumns at a time: what follows them is read next. A single one is read as a stream.
+  const std::int64_t ahead = kColumns == 1 ? kAhead : kColumns * args.row_weights;
+  std::int64_t block = 0, in_block = 0;  // of the chunk: its first block; chunks of this block before it
+  for (std::int64_t chunk = 0; chunk < args.chunks; ++chunk) {
+    const std::int64_t at = chunk * kVectorBytes, rest = args.row_weights - at;
+    VecInt acc[kRows][kColumns][kDigits] = {};
+#pragma GCC unroll 4
+    for (int c = 0; c < kColumns; ++c) {
+      VecInt packed;
+      if (rest >= kVectorBytes) {
+        __builtin_prefetch(columns[c].codes + at + ahead);
+        packed = load_byte_quads(columns[c].codes + at);
+      } else {  // the activations behind the end are zero
+        alignas(kVectorBytes) std::uint8_t last[kVectorBytes] = {};
+        std::memcpy(last, columns[c].codes + at, static_cast<std::size_t>(rest));
+        packed = load_byte_quads(last);
+      }
+      VecInt codes[2] = {packed, packed};
+      if constexpr (kBits == 4) {
+        codes[0] = packed & 0x0f0f0f0f;
+        codes[1] = (VecInt)((VecBits)packed >> 4) & 0x0f0f0f0f;
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const std::uint8_t* digits = reinterpret_cast<const std::uint8_t*>(x[r]) + kVectorBytes;
+#pragma GCC unroll 3
+        for (int d = 0; d < kDigits; ++d)
+#pragma GCC unroll 2
+          for (int h = 0; h < kHalves; ++h)
+            acc[r][c][d] =
+                dot_bytes<kBits == 4>(codes[h], load_byte_quads(digits + d * kChunk + h * kVectorBytes), acc[r][c][d]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < kColumns; ++c) {
+      const Factors factors = factors_of<kBits, kLayout>(args, columns[c], chunk, block, in_chunk);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const Vec sums_of_x = load(reinterpret_cast<const float*>(x[r]));
+        const Vec total = fma(-factors.zero_point, sums_of_x, sum_of_digits<kBits, kDigits>(acc[r][c]));
+        y[r][c] = fma(total, factors.scale, y[r][c]);
+      }
+    }
+    for (int r = 0; r < kRows; ++r) x[r] += kVectorBytes + kDigits * kChunk;
+    if (kLayout == ExpertBlocks::kInChunks) {
+      block += args.in_chunk;
+    } else if (++in_block == args.chunks_of_block) {
+      in_block = 0;
+      ++block;
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int c = 0; c < kColumns; ++c)
+      sums[r * kColumns + c] = reduce_add(y[r][c]) * reinterpret_cast<const float*>(rows[r])[0];
+}
+
+using DotCodes = void (*)(const ExpertMatmulArgs&, const Column*, const char* const*, float*);
+
+// A product of so many rows and columns.
+struct Product {
+  DotCodes run;
+  std::int64_t rows, columns;
+};
+
+template <int kBits, int kDigits, ExpertBlocks kLayout>
+Product pick_rows(std::int64_t rows, std::int64_t columns) {
+  constexpr int kMore = kColumnsOfRows;
+  if (rows > 2 && columns >= kMore) return {dot_codes<kBits, kDigits, kLayout, kRowsAtOnce, kMore>, kRowsAtOnce, kMore};
+  if (rows == 2 && columns >= kMore) return {dot_codes<kBits, kDigits, kLayout, 2, kMore>, 2, kMore};
+  return {dot_codes<kBits, kDigits, kLayout, 1, 1>, 1, 1};
+}
+
+template <int kBits, int kDigits>
+Product pick_layout(const ExpertMatmulArgs& args, std::int64_t rows, std::int64_t columns) {
+  switch (args.layout) {
+    case ExpertBlocks::kOfChunks:
+      return pick_rows<kBits, kDigits, ExpertBlocks::kOfChunks>(rows, columns);
+    case ExpertBlocks::kInChunks:
+      return pick_rows<kBits, kDigits, ExpertBlocks::kInChunks>(rows, columns);
+    case ExpertBlocks::kIrregular:
+      break;
+  }
+  return {dot_codes<kBits, kDigits, ExpertBlocks::kIrregular, 1, 1>, 1, 1};
+}
+
+Product pick_product(const ExpertMatmulArgs& args, std::int64_t rows, std::int64_t columns) {
+  if (args.bits == 4)
+    return args.digits == 1 ? pick_layout<4, 1>(args, rows, columns) : pick_layout<4, 3>(args, rows, columns);
+  return args.digits == 1 ? pick_layout<8, 1>(args, rows, columns) : pick_layout<8, 3>(args, rows, columns);
+}
+
+// The sum of one row of x with one row of codes in f32, as in the definition.
+template <int kBits>
+ENGINE_NOINLINE float dot_plainly(const ExpertMatmulArgs& args, const Column& column, const float* x) {
+  float sum = 0.0f;
+  for (std::int64_t k = 0; k < args.k; ++k) {
+    const std::uint8_t byte = column.codes[kBits == 4 ? k / 2 : k];
+    const int code = kBits == 4 ? (byte >> (k % 2 * 4)) & 15 : byte;
+    const std::int64_t block = k / args.block;
+    sum += (static_cast<float>(code) - zero_point_of<kBits>(column, block)) * column.scales[block] * x[k];
+  }
+  return sum;
+}
+
+// `columns` columns of expert e from `column` on, for `count` of its rows, of which the product computes as many or
+// more.
+void store_product(const ExpertMatmulArgs& args, const Operands& of, const Product& product, std::int64_t e,
+                   std::int64_t column, const std::int64_t* rows, std::int64_t count) {
+  const char* digits[kRowsAtOnce];
+  for (std::int64_t r = 0; r < product.rows; ++r)  // three rows are computed as four
+    digits[r] = of.digits + x_row(args, rows[min64(r, count - 1)]) * args.digit_row;
+  Column columns[kColumnsOfRows];
+  for (std::int64_t c = 0; c < product.columns; ++c) columns[c] = column_of(args, of, e * args.n + column + c);
+  float sums[kRowsAtOnce * kColumnsOfRows];
+  product.run(args, columns, digits, sums);
+  for (std::int64_t r = 0; r < count; ++r)
+    for (std::int64_t c = 0; c < product.columns; ++c) {
+      float sum = sums[r * product.columns + c];
+      if (sum != sum)
+        sum =
+            (args.bits == 4 ? dot_plainly<4> : dot_plainly<8>)(args, columns[c], of.x + x_row(args, rows[r]) * args.k);
+      of.y[rows[r] * args.n + column + c] = sum + (of.bias ? of.bias[e * args.n + column + c] : 0.0f);
+    }
+}
+
+// Columns [first, end) of expert e: the codes of a few columns stay in cache for all rows.
+void columns_of_codes(const ExpertMatmulArgs& args, const Operands& of, std::int64_t e, std::int64_t first,
+                      std::int64_t end) {
+  const std::int64_t last = of.offsets[e + 1];
+  for (std::int64_t at = of.offsets[e]; at < last;) {
+    std::int64_t count = min64(kRowsAtOnce, last - at);
+    for (std::int64_t column = first; column < end;) {
+      const Product product = pick_product(args, count, end - column);
+      for (std::int64_t r = 0; r < count; r += product.rows)
+        store_product(args, of, product, e, column, of.rows + at + r, min64(product.rows, count - r));
+      column += product.columns;
+    }
+    at += count;
+  }
+}
+
+void expert_matmul_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const ExpertMatmulArgs& args = *static_cast<const ExpertMatmulArgs*>(raw_args);
+  const Operands of = operands_of(args, buffers);
+  for_each_group(args, of, kFreeRowsCodes, context, [&](std::int64_t e, std::int64_t first, std::int64_t end) {
+    columns_of_codes(args, of, e, first, end);
+  });
+}
+
+}  // namespace
+
+extern const KernelEntry expert_matmul_kernels[] = {{"expert_matmul_f32", expert_matmul_f32, nullptr},
+                                                    {"expert_matmul_int8", expert_matmul_int8, &kTraits},
+                                                    {"expert_order", expert_order, nullptr},
+                                                    {"expert_digits", expert_digits, nullptr},
+                                                    {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS
