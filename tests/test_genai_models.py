@@ -149,6 +149,18 @@ def test_sequences_of_different_lengths_in_one_batch(layers: list[tuple[str, int
         assert [stream.result() for stream in streams] == tokens
 
 
+def test_sequences_that_cannot_join_a_batch_are_computed_one_after_another() -> None:
+    """As GroupQueryAttention with LongRoPE."""
+    core, layers = Core(), [("packed", 16), ("windowed", 16)]
+    model = core.read_model(Decoder(*layers).proto())
+    MakeStateful().run_on_model(model)
+    proto = Decoder(*layers, has_sizes=True).proto()
+    prompts = [[3, 1, 4, 1, 5, 9, 2], [7], [2, 8]]
+    with Scheduler(core.compile_model(model, "CPU"), 2, prompt_chunk=2, is_batched=False) as scheduler:
+        streams = [scheduler.submit(prompt, 8) for prompt in prompts]
+        assert [stream.result() for stream in streams] == [expected(proto, prompt, 8) for prompt in prompts]
+
+
 def test_windows_are_shared_as_a_whole_only() -> None:
     """The columns that have left a window cannot be restored, so a sequence is not shortened."""
     layers = [("windowed", 16), ("turned, whole", 16)]

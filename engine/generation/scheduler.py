@@ -116,6 +116,9 @@ class Scheduler(Participant):
             prompt that begins with the same tokens does not compute them again; 0 for none. They are found by the
             tokens, so a prompt takes less time if another client has sent one with the same beginning, which the other
             may not want it to know.
+        is_batched: False computes each sequence by itself, one after another, which reads the weights for each. Then
+            the model needs neither `attention_mask` nor `position_ids`, and its variables may be of any kind but a
+            fixed length.
 
     Raises `InputError` if the network has other inputs, or variables that do not grow, have no dimension of sequences,
     or are written at positions that the model computes.
@@ -129,6 +132,7 @@ class Scheduler(Participant):
         names: dict[str, str] | None = None,
         prompt_chunk: int | None = None,
         prefix_cache_bytes: int = 0,
+        is_batched: bool = True,
     ) -> None:
         for what, value in (("slots", slots), ("prompt_chunk", 1 if prompt_chunk is None else prompt_chunk)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -136,21 +140,16 @@ class Scheduler(Participant):
         if isinstance(prefix_cache_bytes, bool) or not isinstance(prefix_cache_bytes, int) or prefix_cache_bytes < 0:
             raise InputError(f"prefix_cache_bytes is {prefix_cache_bytes!r}; expected 0 or more")
         self._names = checked_names(network.signature, names or {})
-        variables = network.variables
-        is_masked = all(variable.is_masked for variable in variables)
-        for variable in variables:
-            if variable.is_placed:
+        if is_batched:
+            _require_batches(network, self._names)
+        for variable in network.variables:
+            if variable.written_axis is not None:
+                raise InputError(f"variable `{variable.name}` has a fixed length; use a Generator for each sequence")
+            if prefix_cache_bytes and variable.batch_axis is None:
                 raise InputError(
-                    f"the model computes the positions at which it writes to variable `{variable.name}`, as "
-                    "GroupQueryAttention does, so sequences cannot join a batch; run engine.passes.MaskedCaches on the "
-                    "model before compiling it, or use a Generator for each"
+                    f"variable `{variable.name}` has no dimension of sequences, so prefixes cannot be kept"
                 )
-            if variable.batch_axis is None or (variable.axis is None and not is_masked):
-                raise InputError(f"variable `{variable.name}` does not grow, or has no dimension of sequences")
-        for role in (MASK,) if is_masked else (MASK, POSITIONS):
-            if role not in self._names:
-                raise InputError(f"the model has no input `{role}`, which sequences of different lengths need")
-        self._network, self._count = network, slots
+        self._network, self._count, self._is_batched = network, slots, is_batched
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
         self._largest = largest_token(network.signature, self._names[IDS])
         self._chunk, self._chunks = prompt_chunk, PromptChunks()
@@ -434,7 +433,7 @@ class Scheduler(Participant):
         length = stream.computed
         weights = self._cost.weights
         self._division = None
-        for group in self._groups:
+        for group in self._groups if self._is_batched else ():
             if None in group.streams and 0 <= (group.columns - length) * self._position_bytes <= weights:
                 row = group.streams.index(None)
                 group.request.take_sequence(row, request)
@@ -530,6 +529,8 @@ class Scheduler(Participant):
         self._saved, self._division = 0, None
 
     def _divide(self) -> _Division:
+        if not self._is_batched:
+            return _Division([], 0, 0)
         streams, cost = self._running, self._cost
         now = sum(cost.of_run(len(group.streams), group.columns) for group in self._groups)
         known = {
@@ -575,3 +576,25 @@ class Scheduler(Participant):
             if (name := self._names.get(role)) is not None:
                 given[name] = input_for(signature, name, value)
         return given
+
+
+def _require_batches(network: ExecutableNetwork, names: dict[str, str]) -> None:
+    """Raise `InputError` unless sequences of different lengths can be in one batch."""
+    is_masked = all(variable.is_masked for variable in network.variables)
+    for variable in network.variables:
+        if variable.is_placed:
+            raise InputError(
+                f"the model computes the positions at which it writes to variable `{variable.name}`, as "
+                "GroupQueryAttention does, so sequences cannot join a batch; run engine.passes.MaskedCaches on the "
+                "model before compiling it, or pass is_batched=False"
+            )
+        if variable.batch_axis is None or (variable.axis is None and not is_masked):
+            raise InputError(
+                f"variable `{variable.name}` does not grow, or has no dimension of sequences, so there are no "
+                "batches; pass is_batched=False"
+            )
+    for role in (MASK,) if is_masked else (MASK, POSITIONS):
+        if role not in names:
+            raise InputError(
+                f"the model has no input `{role}`, which sequences of different lengths need; pass is_batched=False"
+            )

@@ -74,6 +74,8 @@ class Stream:
         raise StopIteration
     def cancel(self):
         pass
+class Network:
+    variables = ()
 class Scheduler:
     failure = None
     def __init__(self, *_, **__):
@@ -85,7 +87,7 @@ def init(self, name, version, network, config, clock, tally):
     self._clock, self._tally = clock, tally
 ServedModel.__init__, generative_model.Scheduler = init, Scheduler
 config = ModelConfig(queue_size=1, generation=Generation(slots=1))
-model = GenerativeModel("m", 1, None, config, DeviceClock(), Tally())
+model = GenerativeModel("m", 1, Network(), config, DeviceClock(), Tally())
 
 async def ask():
     try:
@@ -132,6 +134,8 @@ from engine_serve.model_config import Generation, ModelConfig
 from engine_serve.refusals import Refused
 from engine_serve.served_model import ServedModel
 
+class Network:
+    variables = ()
 class Scheduler:
     failure = None
     def __init__(self, *_, **__):
@@ -145,7 +149,7 @@ ServedModel.__init__, generative_model.Scheduler = init, Scheduler
 provider, exporter = TracerProvider(), InMemorySpanExporter()
 provider.add_span_processor(SimpleSpanProcessor(exporter))
 tracing._tracers[:] = [provider.get_tracer("test")]
-model = GenerativeModel("m", 1, None, ModelConfig(generation=Generation(slots=1)), DeviceClock(), Tally())
+model = GenerativeModel("m", 1, Network(), ModelConfig(generation=Generation(slots=1)), DeviceClock(), Tally())
 
 async def main():
     try:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from apps.serve.tests.conftest import Running, collecting, dense, running, wait_for, write
 from engine import Core
@@ -76,11 +77,17 @@ def test_tokens_at_once(server: Running, alone: Any) -> None:
         client.close()
 
 
-def test_a_model_with_grouped_query_attention(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_batched", [True, False])
+def test_a_model_with_grouped_query_attention(tmp_path: Path, is_batched: bool) -> None:
     """It has no `position_ids`, and writes each sequence at the beginning of its row. Here, it also keeps prefixes."""
     core, target = Core(), tmp_path / "models" / "grouped"
     target.mkdir(parents=True)
-    (target / "model.onnx").write_bytes(Decoder(("packed", 16), ("windowed", 16)).proto().SerializeToString())
+    decoder = Decoder(("packed", 16), ("windowed", 16))
+    if not is_batched:  # what it computes depends on the columns of a batch, as with a LongRoPE
+        decoder.nodes[-1].output[0] = "product"
+        decoder.add("Cast", ["columns"], ["real"], to=TensorProto.FLOAT)
+        decoder.add("Mul", ["product", "real"], ["logits"])
+    (target / "model.onnx").write_bytes(decoder.proto().SerializeToString())
     (target / "config.toml").write_text(CONFIG + "prefix_cache_mib = 1\n")
     model = core.read_model(target / "model.onnx")
     MakeStateful().run_on_model(model)

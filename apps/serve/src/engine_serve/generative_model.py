@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ from engine_serve.refusals import Refused, unexpected
 from engine_serve.served_model import ServedModel
 from engine_serve.tensors import array_of, is_unicode
 from engine_serve.tracing import generation_span, in_span
+
+_log = logging.getLogger("engine.serving")
 
 IDS: Final = "input_ids"
 TOKENS: Final = "tokens"
@@ -103,7 +106,15 @@ class GenerativeModel(ServedModel):
     ) -> None:
         self._generation = config.generation or Generation()
         kept = self._generation.prefix_cache_bytes
-        self._scheduler = Scheduler(network, self._generation.slots, prefix_cache_bytes=kept)
+        is_batched = not any(variable.is_placed for variable in network.variables)
+        if not is_batched:
+            _log.warning(
+                "model `%s` computes where it writes its caches, so sequences are computed one after another; a blob "
+                "may not, if it is compiled with --masked-caches",
+                name,
+            )
+        slots = self._generation.slots
+        self._scheduler = Scheduler(network, slots, prefix_cache_bytes=kept, is_batched=is_batched)
         super().__init__(name, version, network, config, clock, tally)
         self._sequences = self.queue = GeneratedSequences(self._generation.slots)
         # A thread for each sequence waits for its next token.

@@ -115,7 +115,8 @@ def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
     if config.generation is not None:
         model = core.read_model(path)
         MakeStateful(bound=config.generation.max_length).run_on_model(model)
-        MaskedCaches().run_on_model(model)
+        with contextlib.suppress(PassError):  # its sequences are computed one after another, which the log says
+            MaskedCaches().run_on_model(model)
         with contextlib.suppress(PassError):  # another form of the head: it is computed for all tokens of the prompt
             LastPosition().run_on_model(model)
         return core.compile_model(model, config.device, config.properties)
