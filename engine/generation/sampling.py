@@ -107,6 +107,9 @@ class Sampling:
         found = np.zeros(scores.size)
         if self.temperature == 0:
             found[scores.argmax()] = 1
+        elif not self.top_k and self.top_p == 1 and self.min_p == 0 and scores.max() < np.inf:
+            found = self._weights(scores, scores.max())
+            found /= found.sum()
         else:
             order, shares = self._candidates(scores)
             found[order] = shares
@@ -146,22 +149,39 @@ class Sampling:
 
     def _candidates(self, scores: Array) -> tuple[Array, Array]:
         """The tokens that may be drawn, the likeliest first, and their probabilities."""
+        largest = scores.max()
+        if largest == np.inf:
+            return np.array([scores.argmax()]), np.ones(1)
+        # Sorting all tokens would take longer than everything else, so those that a filter drops anyway are left out.
+        total = None
+        if 0 < self.top_k < scores.size:
+            found = np.flatnonzero(scores >= np.partition(scores, -self.top_k)[-self.top_k])
+        elif self.top_p < 1 or self.min_p > 0:
+            weights = self._weights(scores, largest)
+            total = weights.sum()
+            # All tokens that are rarer than a share of the rest do not add up to the rest.
+            least = max(self.min_p, (1 - self.top_p) * total / scores.size * 0.5)
+            found = np.flatnonzero(weights >= least)
+        else:
+            found = np.arange(scores.size)
         # Stable, so that the first of equal tokens is the likelier one.
-        order = np.argsort(-scores, kind="stable")[: self.top_k or None]
+        order = found[np.argsort(-scores[found], kind="stable")][: self.top_k or None]
         order = order[scores[order] > -np.inf]  # the last one is chosen where the shares add up to less than 1
-        if scores[order[0]] == np.inf:
-            return order[:1], np.ones(1)
-        with np.errstate(over="ignore", invalid="ignore"):  # far below the likeliest one: exp(-inf), a share of 0
-            shares = np.exp((scores[order] - scores[order[0]]) / self.temperature)
-        shares /= shares.sum()
+        shares = self._weights(scores[order], largest)
+        shares /= shares.sum() if total is None else total
         kept = len(order)
         if self.top_p < 1:
             kept = int(np.searchsorted(np.cumsum(shares), self.top_p)) + 1
         if self.min_p > 0:
             kept = min(kept, int(np.count_nonzero(shares >= self.min_p * shares[0])))
-        if kept < len(order):
+        if kept < len(order) or total is not None:
             order, shares = order[:kept], shares[:kept] / shares[:kept].sum()
         return order, shares
+
+    def _weights(self, scores: Array, largest: float) -> Array:
+        """The probabilities of tokens, relative to that of the largest score."""
+        with np.errstate(over="ignore", invalid="ignore"):  # far below the likeliest one: exp(-inf), a share of 0
+            return np.exp((scores - largest) / self.temperature)
 
     def _penalized(self, scores: Array) -> Array:
         """Scores after the penalty. One that would overflow stays finite: its token is unlikely, not impossible."""
