@@ -314,6 +314,22 @@ def test_proposals_that_are_refused_become_rare(proposer: str) -> None:
     assert found.accepted <= 20
 
 
+def test_a_draft_that_is_of_no_use_ends_until_there_is_new_text() -> None:
+    """Otherwise, it would go on to compute every token."""
+    generator = Generator(chain(following([1, 2, 3, 0])), draft=chain(following([0, 1, 2, 3])))
+    generator.generate([0], 100)
+    before = generator.speculation
+    assert before is not None
+    assert before.proposed <= 6
+    for count in (1, 15):
+        generator.generate([1] * count, 20)
+        assert generator.speculation is not None
+        assert generator.speculation.proposed == before.proposed
+    generator.generate([1] * 16, 20)
+    assert generator.speculation is not None
+    assert generator.speculation.proposed > before.proposed
+
+
 def test_proposals_resume_where_a_text_begins_to_repeat() -> None:
     """After a long part that does not."""
     random = np.random.default_rng(0)

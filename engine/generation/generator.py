@@ -171,6 +171,8 @@ class Generator:
         self._settle()
         self._sequences = known.extended(rows)
         self._sequences.ended = [False] * len(rows)
+        if self._speculation is not None:
+            self._speculation.begin(max(map(len, rows)))
 
     def fork(self) -> Generator:
         """A generator that continues from the same tokens; neither sees the other's further tokens."""

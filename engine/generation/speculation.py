@@ -28,6 +28,10 @@ _DECAY: Final = 0.95
 _LEAST_GAIN: Final = 1.05
 """Expected gains below this do not make up for what they ignore, such as the work of the host."""
 _FIRST_PAUSE: Final = 4
+_LONGEST_PAUSE: Final = 16
+_NEVER: Final = 1 << 62
+_NEW_TEXT: Final = 16
+"""So many tokens that are appended at once may be of another kind, such as a question of a chat."""
 _NEAR: Final = 32
 """Sequences of a draft and a network that differ do so in their last few tokens, as a rule."""
 
@@ -94,6 +98,7 @@ class Draft:
         names: the model's names for its inputs and for `logits`, as for `Generator`.
         cost: the additional time for each proposed token, of the draft and of the network, relative to a run of the
             network without proposals. Tokens are proposed as long as the share of the accepted ones makes up for it.
+            If it does not, the draft computes nothing more until 16 tokens or more are appended at once.
 
     Raises `InputError` for values that are out of range.
     """
@@ -175,6 +180,11 @@ class Speculation:
         made = Speculation(self._options, None if self._draft is None else self._draft.fork(), self._draft_room)
         made.statistics, made._pace = self.statistics, replace(self._pace)
         return made
+
+    def begin(self, count: int) -> None:
+        """Note that `count` tokens were appended: after a text of another kind, a draft that has ended begins again."""
+        if count >= _NEW_TEXT and self._pace.left > _LONGEST_PAUSE:
+            self._pace = _Pace.of(self._options)
 
     def reset(self) -> None:
         """Forget the tokens, and the share of accepted ones; the counts go on."""
@@ -352,12 +362,13 @@ async def completed_async(turn: Turn[_Result]) -> _Result:
 class _Pace:
     """How many tokens to propose, by the share of accepted ones (Leviathan et al. 2023, section 3.3 and 3.5).
 
-    Where they do not make up for their cost, one token is proposed now and then, after pauses that become longer.
+    Where they do not make up for their cost, one token is proposed now and then, after pauses that become longer; a
+    draft ends after three of these.
     """
 
     cost: float
     prior: float
-    longest_pause: int
+    has_draft: bool
     accepted: float
     trials: float = _PRIOR_TRIALS
     pause: int = _FIRST_PAUSE
@@ -367,10 +378,9 @@ class _Pace:
 
     @classmethod
     def of(cls, options: PromptLookup | Draft) -> _Pace:
-        # Proposals of a draft cost more; it must compute all tokens before them, also those of a pause, so that pauses
-        # of one length would be paid again and again.
-        prior, longest = (0.5, 16) if isinstance(options, PromptLookup) else (0.7, 1 << 20)
-        return cls(options.cost, prior, longest, prior * _PRIOR_TRIALS)
+        has_draft = isinstance(options, Draft)
+        prior = 0.7 if has_draft else 0.5
+        return cls(options.cost, prior, has_draft, prior * _PRIOR_TRIALS)
 
     def count(self, most: int) -> int:
         """How many tokens to propose for the next run, at most `most`."""
@@ -383,8 +393,10 @@ class _Pace:
         """Count the tokens of a run; those behind the first refused one say nothing."""
         if self.is_paused:
             if not accepted:
-                self.pause = min(2 * self.pause, self.longest_pause)
-                self.left = self.pause
+                self.left = self.pause = min(2 * self.pause, _LONGEST_PAUSE)
+                if self.has_draft and self.pause == _LONGEST_PAUSE:
+                    # A draft must compute the tokens of a pause after it, so that any further try would cost more.
+                    self.left = _NEVER
                 return
             self.is_paused, self.pause = False, max(_FIRST_PAUSE, self.pause // 4)
             self.accepted, self.trials = self.prior * _PRIOR_TRIALS, _PRIOR_TRIALS
