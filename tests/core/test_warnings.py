@@ -179,7 +179,7 @@ def test_a_network_of_a_file_from_the_cache_is_told_of_too(
 def test_an_ignored_precision_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine_cpu.precision.why_not_bf16", lambda isa, rates: "has no bf16 instructions")
     network, (message,) = caught("CPU", {"INFERENCE_PRECISION_HINT": "bf16"}, native())
-    assert "INFERENCE_PRECISION_HINT is bf16, and is ignored: this CPU has no bf16 instructions" in message
+    assert "INFERENCE_PRECISION_HINT is bf16, and applies to large weights only: this CPU has no bf16 inst" in message
     summary = network.get_property("EXECUTION_SUMMARY")
     assert summary["precision"] == "f32"
     assert len(summary["fallbacks"]) == 1

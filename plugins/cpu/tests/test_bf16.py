@@ -7,17 +7,20 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 from engine_cpu import network as network_module
 from engine_cpu import precision as precision_module
 from engine_cpu.layout import Layout
+from engine_cpu.passes.weight_rounding import _rounded
 from engine_cpu.precision import why_not_bf16
 from engine_cpu.reorder import reorder_attributes, reorder_kernel, reordered_array
 from onnx import helper, numpy_helper
 
 from engine.core import Core
+from engine.errors import UnsupportedError
 from engine.native import (
     PlanBuilder,
     ProductRates,
@@ -297,6 +300,82 @@ def test_a_slow_bf16_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest
     assert "multiplies bf16 0.5 times as fast as f32: computing in f32" in caplog.text
     np.testing.assert_array_equal(actual, run_cpu(model, x, "f32"))
     assert "may set" not in caplog.text
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU whose products of bf16 are slow."""
+    monkeypatch.setattr(precision_module, "has_feature", lambda isa, feature: feature == "bf16")
+    monkeypatch.setattr(precision_module, "product_rates", lambda: ProductRates(f32=56, bf16=28))
+
+
+def large_product(rows: int | str) -> onnx.ModelProto:
+    """Two products with 131,072 weights and more, the first with a bias."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Gemm", ["r", "v"], ["y"], transB=1),
+    ]
+    constants = {"w": named("w", 256, 512) / np.float32(16), "b": named("b", 512), "v": named("v", 300, 512)}
+    model = model_of(nodes, np.zeros((1, 256), np.float32), constants)
+    dimension = model.graph.input[0].type.tensor_type.shape.dim[0]
+    if isinstance(rows, str):
+        dimension.dim_param = rows
+    else:
+        dimension.dim_value = rows
+    return model
+
+
+def with_rounded_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for tensor in changed.graph.initializer:
+        if len(tensor.dims) == 2:
+            tensor.CopyFrom(numpy_helper.from_array(rounded(numpy_helper.to_array(tensor)), tensor.name))
+    return changed
+
+
+@pytest.mark.usefixtures("slowly")
+@pytest.mark.parametrize("rows", ["N", 1, 8])
+def test_where_bf16_is_slow_weights_of_few_rows_are_kept_in_it(rows: int | str) -> None:
+    """A token reads half the bytes, at the arithmetic of f32."""
+    model, x = large_product(rows), named("x", 8 if rows == 8 else 1, 256)
+    networks = [
+        Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": hint, "ALLOW_REFERENCE": False})
+        for hint in ("f32", "bf16")
+    ]
+    exact, actual = (np.asarray(network({"x": x})["y"]) for network in networks)
+    np.testing.assert_array_equal(actual, run_cpu(with_rounded_weights(model), x, "f32"))
+    assert np.abs(actual - exact).max() > 1e-4
+    sizes = [network.memory()["weights"] for network in networks]
+    assert sizes[1] < 0.6 * sizes[0]
+
+
+@pytest.mark.usefixtures("slowly")
+def test_where_bf16_is_slow_products_of_many_rows_stay_f32() -> None:
+    model, x = large_product(9), named("x", 9, 256)
+    np.testing.assert_array_equal(run_cpu(model, x), run_cpu(model, x, "f32"))
+
+
+@pytest.mark.usefixtures("slowly")
+def test_rounded_weights_are_imported_with_the_hint_only() -> None:
+    model, x = large_product("N"), named("x", 1, 256)
+    compiled = Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})
+    blob = io.BytesIO()
+    compiled.export_model(blob)
+    blob.seek(0)
+    with pytest.raises(UnsupportedError, match="compiled for bf16, but INFERENCE_PRECISION_HINT is f32"):
+        Core().import_model(blob, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    blob.seek(0)
+    imported = Core().import_model(blob, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})
+    np.testing.assert_array_equal(imported({"x": x})["y"], compiled({"x": x})["y"])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3.4e38, 1e-40, 1 + 2.0**-8, 1 + 3 * 2.0**-8, -0.0])
+def test_weights_round_like_bf16(value: float) -> None:
+    data = np.array([[value, 1.0]], np.float32)
+    np.testing.assert_array_equal(_rounded(data), data.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
 def test_a_cpu_with_fast_bf16_says_so_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -30,6 +30,12 @@ class Compilation:
     threads: int
     choices: dict[str, str]
     is_accurate: bool
+    rounds_weights: bool
+
+    @property
+    def hint(self) -> str:
+        """The value of INFERENCE_PRECISION_HINT for which it was compiled."""
+        return "bf16" if self.rounds_weights else self.precision
 
     def to_json(self) -> bytes:
         """Encode the fields as UTF-8 JSON, for the section of a blob."""
@@ -40,13 +46,21 @@ class Compilation:
         """The circumstances that a blob states. Raises `BlobFormatError`."""
         try:
             read = json.loads(bytes(blob.section(SECTION)))
-            made = cls(read["isa"], read["precision"], read["threads"], dict(read["choices"]), read["is_accurate"])
+            made = cls(
+                read["isa"],
+                read["precision"],
+                read["threads"],
+                dict(read["choices"]),
+                read["is_accurate"],
+                read.get("rounds_weights", False),
+            )
             texts = (made.isa, made.precision, *made.choices, *made.choices.values())
             if (
                 all(isinstance(text, str) for text in texts)
                 and made.isa in built_isas()
                 and isinstance(made.threads, int)
                 and isinstance(made.is_accurate, bool)
+                and isinstance(made.rounds_weights, bool)
                 and 1 <= made.threads <= _MAX_THREADS
             ):
                 return made

@@ -29,7 +29,7 @@ from engine_cpu.compiler import Compiler, logger
 from engine_cpu.instruction_sets import needed_isa, why_lower
 from engine_cpu.length_report import describe_lengths
 from engine_cpu.lowering import LOWERINGS, CpuGraph
-from engine_cpu.precision import is_accurate, precision_of, why_ignored
+from engine_cpu.precision import is_accurate, precision_of, remark_on
 from engine_cpu.program import Program
 from engine_cpu.programs import Programs
 from engine_cpu.properties import (
@@ -70,7 +70,11 @@ class CpuNetwork(GraphNetwork):
         """Compile `model`: prepare its graph, measure candidates as COMPILE_EFFORT says, and build the program."""
         network = cls(plugin, config, model)
         accurate = is_accurate(config)
-        prepared = prepare_model(model, config[DYNAMIC_QUANTIZATION_GROUP_SIZE], is_accurate=accurate)
+        precision = precision_of(config, default_isa())
+        rounds_weights = config[INFERENCE_PRECISION_HINT] != precision
+        prepared = prepare_model(
+            model, config[DYNAMIC_QUANTIZATION_GROUP_SIZE], is_accurate=accurate, rounds_weights=rounds_weights
+        )
         mark_weights(prepared.graph)
         for constant in (*_all_constants(model), *_all_constants(prepared.graph)):
             constant.release()  # pages of the mapped file that the passes have read
@@ -78,10 +82,9 @@ class CpuNetwork(GraphNetwork):
         effort, folder = EFFORTS[config[COMPILE_EFFORT]], config[CACHE_DIR]
         cache = TuningCache(folder, is_shared=config[ALLOW_SHARED_CACHE]) if folder and effort.seconds else None
         threads = threads_of(config)
-        precision = precision_of(config, default_isa())
         weights = WeightStore(needed_isa(prepared.graph, precision, default_isa()))
         tuner = CpuTuner(threads, effort.inferences, budget=effort.seconds, cache=cache, is_accurate=accurate)
-        network._load(prepared, weights, tuner, precision)
+        network._load(prepared, weights, tuner, precision, rounds_weights=rounds_weights)
         if cache is not None:
             cache.save()
         network._discard_packed()
@@ -97,32 +100,30 @@ class CpuNetwork(GraphNetwork):
         check_mode(network.name, made_accurate=made.is_accurate, is_accurate=is_accurate(config))
         hint = config[INFERENCE_PRECISION_HINT]
         # A network in bf16 that is given with the hint runs wherever its kernels do, if slowly.
-        check_precision(
-            network.name, made.precision, hint if hint == made.precision else precision_of(config, default_isa())
-        )
+        check_precision(network.name, made.hint, hint if hint == made.hint else precision_of(config, default_isa()))
         packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
         weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
         # Kernels and weight formats depend on the number of threads that the network was compiled for.
         prepared = PreparedGraph.of(graph, LOWERINGS)
         tuner = CpuTuner(made.threads, choices=made.choices, is_accurate=made.is_accurate)
-        network._load(prepared, weights, tuner, made.precision)
+        network._load(prepared, weights, tuner, made.precision, rounds_weights=made.rounds_weights)
         return network
 
-    def _load(self, prepared: CpuGraph, weights: WeightStore, tuner: CpuTuner, precision: str) -> None:
+    def _load(
+        self, prepared: CpuGraph, weights: WeightStore, tuner: CpuTuner, precision: str, *, rounds_weights: bool
+    ) -> None:
         """The steps shared by compiling and importing."""
         self.graph = prepared.graph
         self.weights = weights
-        asked = self.config[INFERENCE_PRECISION_HINT]
-        if asked != precision:
-            self.remarks.append(
-                f"{INFERENCE_PRECISION_HINT.name} is {asked}, and is ignored: {why_ignored(default_isa(), precision)}"
-            )
+        if remark := remark_on(self.config, default_isa(), precision, rounds_weights=rounds_weights):
+            self.remarks.append(remark)
         if left_out := why_lower(default_isa()):
             self.remarks.append(left_out)
         self.reference_steps = self._check_reference(prepared)
         streams = self.config[NUM_STREAMS] or 1
         self.tuner = tuner
         self.precision = precision
+        self.rounds_weights = rounds_weights
         self.compiler = compiler = Compiler(
             weights,
             tuner,
@@ -222,7 +223,14 @@ class CpuNetwork(GraphNetwork):
             for key, array in self.weights.packed.items():
                 writer.add_section(PACKED + key, array)
         tuner = self.tuner
-        made = Compilation(self.weights.isa, self.precision, tuner.threads, tuner.choices, tuner.is_accurate)
+        made = Compilation(
+            self.weights.isa,
+            self.precision,
+            tuner.threads,
+            tuner.choices,
+            tuner.is_accurate,
+            self.rounds_weights,
+        )
         writer.add_section(SECTION, made.to_json())
         if not (why := self.why_not_stored()):
             assert self.program is not None

@@ -48,17 +48,25 @@ def precision_of(config: Config, isa: str) -> str:
     refused = why_not_bf16(isa, product_rates())
     if config[INFERENCE_PRECISION_HINT] == "bf16":
         if refused:
-            logger.warning("INFERENCE_PRECISION_HINT is bf16, but this CPU %s: computing in f32", refused)
+            logger.warning(
+                "INFERENCE_PRECISION_HINT is bf16, but this CPU %s: computing in f32, with large weights in bf16",
+                refused,
+            )
             return "f32"
     elif not refused:
         _advise()
     return str(config[INFERENCE_PRECISION_HINT])
 
 
-def why_ignored(isa: str, precision: str) -> str:
-    """Why a network computes in another precision than requested."""
+def remark_on(config: Config, isa: str, precision: str, *, rounds_weights: bool) -> str | None:
+    """Why a network computes in another precision than requested; None if it does not."""
+    asked = config[INFERENCE_PRECISION_HINT]
+    if asked == precision:
+        return None
     refused = why_not_bf16(isa, product_rates())
-    return f"this CPU {refused}; computing in {precision}" if refused else f"it was compiled for {precision}"
+    why = f"this CPU {refused}; computing in {precision}" if refused else f"it was compiled for {precision}"
+    scope = "applies to large weights only" if rounds_weights else "is ignored"
+    return f"{INFERENCE_PRECISION_HINT.name} is {asked}, and {scope}: {why}"
 
 
 def why_not_bf16(isa: str, rates: ProductRates | None) -> str | None:

@@ -57,7 +57,8 @@ INFERENCE_PRECISION_HINT = Property(
     "f32",
     CONFIG,
     "The precision of f32 models: f32 throughout, or bf16 for convolutions and matrix products, with accumulation "
-    "and everything else in f32, on CPUs that multiply bf16 faster than f32. AMX also multiplies attention in bf16.",
+    "and everything else in f32, on CPUs that multiply bf16 faster than f32. AMX also multiplies attention in bf16. "
+    "Other CPUs compute in f32, and keep large weights of products of few or unknown rows in bf16.",
     choices=("f32", "bf16"),
 )
 KV_CACHE_PRECISION = Property(

@@ -28,7 +28,7 @@ from engine.properties import (
 )
 from engine_cpu.compilation import Compilation, most_threads_of, requirements_of, threads_of
 from engine_cpu.instruction_sets import why_lower
-from engine_cpu.precision import is_accurate, precision_of, why_ignored
+from engine_cpu.precision import is_accurate, precision_of, remark_on
 from engine_cpu.properties import (
     ARENA_BYTES,
     EXPORT_PACKED_WEIGHTS,
@@ -82,12 +82,9 @@ class StoredNetwork(ExecutableNetwork):
         check_mode(self.name, made_accurate=made.is_accurate, is_accurate=is_accurate(config))
         hint = config[INFERENCE_PRECISION_HINT]
         # A network in bf16 that is given with the hint runs wherever its kernels do, if slowly.
-        check_precision(
-            self.name, made.precision, hint if hint == made.precision else precision_of(config, default_isa())
-        )
-        if hint != made.precision:
-            reason = why_ignored(default_isa(), made.precision)
-            self.remarks.append(f"{INFERENCE_PRECISION_HINT.name} is {hint}, and is ignored: {reason}")
+        check_precision(self.name, made.hint, hint if hint == made.hint else precision_of(config, default_isa()))
+        if remark := remark_on(config, default_isa(), made.precision, rounds_weights=made.rounds_weights):
+            self.remarks.append(remark)
         if left_out := why_lower(default_isa()):
             self.remarks.append(left_out)
         stored = StoredProgram(blob, config[MAX_TENSOR_BYTES])

@@ -21,15 +21,17 @@ from engine_cpu.passes.narrow_bodies import NarrowBodies
 from engine_cpu.passes.quantized_forms import CAPABILITIES
 
 
-def prepare_model(model: Model, group_size: int = 0, *, is_accurate: bool = False) -> CpuGraph:
+def prepare_model(
+    model: Model, group_size: int = 0, *, is_accurate: bool = False, rounds_weights: bool = False
+) -> CpuGraph:
     """A transformed and folded copy of `model`, with the decisions for its nodes.
 
     `group_size`: the value of `DYNAMIC_QUANTIZATION_GROUP_SIZE`. `is_accurate`: activations are not rounded even if the
-    model permits it.
+    model permits it. `rounds_weights`: large weights are rounded to bf16, see `WeightRounding`.
     """
     if is_accurate:
         return prepare(model, LOWERINGS, _ACCURATE)
-    return prepare(model, LOWERINGS, _rounding(group_size) if group_size else PASSES)
+    return prepare(model, LOWERINGS, _rounding(group_size, rounds_weights) if group_size or rounds_weights else PASSES)
 
 
 def _register(manager: Manager) -> None:
@@ -121,13 +123,18 @@ _ACCURATE: Final = PassPipeline(_register_accurate)
 
 
 @cache
-def _rounding(group_size: int) -> PassPipeline:
-    """The same, and products that round activations."""
+def _rounding(group_size: int, rounds_weights: bool) -> PassPipeline:
+    """The same, and products that round activations, or whose weights are rounded."""
 
     def register(manager: Manager) -> None:
-        from engine_cpu.passes.activation_rounding import ActivationRounding
-
         _register(manager)
-        manager.register_pass(ActivationRounding(group_size))
+        if group_size:
+            from engine_cpu.passes.activation_rounding import ActivationRounding
+
+            manager.register_pass(ActivationRounding(group_size))
+        if rounds_weights:
+            from engine_cpu.passes.weight_rounding import WeightRounding
+
+            manager.register_pass(WeightRounding)
 
     return PassPipeline(register)

@@ -17,9 +17,10 @@ from engine_cpu.weights import WeightStore
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _ELEMENTS: Final = ("f32", "bf16", "f16")
-_MIN_NARROW: Final = 1 << 17
+MIN_NARROW: Final = 1 << 17
 """The elements from which a B of 16 bits is worth widening: more than fit into a cache beside other weights."""
-_MIN_COLUMNS: Final = 16
+MIN_COLUMNS: Final = 16
+"""The columns from which it is multiplied by tiles, which widen it."""
 _CHECKED: Final = 1 << 16
 """Elements that are checked at once: the first ones already show that most matrices of f32 need f32."""
 
@@ -45,7 +46,7 @@ class ConstantFactor:
         Products widen them where they are used. Products of few rows, whose time is spent reading B, therefore take
         half as long; for many rows, widening takes a small part. Small matrices stay f32: they are read from a cache.
         """
-        if self.n * self.k < _MIN_NARROW or self.n < _MIN_COLUMNS:
+        if self.n * self.k < MIN_NARROW or self.n < MIN_COLUMNS:
             return "f32"
         # Stored, since an imported network lacks the plain data.
         key = self.store.key([self.weights], "narrowest exact type")
