@@ -46,8 +46,8 @@ class JoinedColumns:
 def unpacked_rows(data: Array, bits: int) -> Array:
     """Codes of a matrix of u8, along its first axis and the first in the low bits, in a byte each.
 
-    ml_dtypes keeps elements of 2 and 4 bits in the low bits of bytes whose other bits are zero, so that the result is
-    also a view of such elements. Converting them takes ten times as long.
+    ml_dtypes keeps elements of 2 and 4 bits in the low bits of bytes whose other bits are zero, so that the result can
+    be viewed as such elements.
     """
     if bits == 8:
         return data.copy()

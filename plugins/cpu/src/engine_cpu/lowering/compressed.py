@@ -200,10 +200,7 @@ class _Codes:
         return self.store.data(value.node)
 
     def bytes_of(self, value: Output) -> Array:
-        """Integers in a byte each, of which kernels read the low 4 bits or all 8.
-
-        ml_dtypes keeps integers of 4 bits so; converting them takes as long as all the rest of packing.
-        """
+        """Integers in a byte each: all 8 bits, or the low 4, in which ml_dtypes keeps integers of 4 bits."""
         data = self.data(value)
         return np.ascontiguousarray(data.astype(np.int8) if value.element_type is i2 else data).view(np.uint8)
 
