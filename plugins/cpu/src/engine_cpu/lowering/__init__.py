@@ -19,6 +19,7 @@ _FAMILIES: Final = {
     "counted": ["Compress", "NonMaxSuppression", "NonZero", "Unique"],
     "create": ["ConstantOfShape", "EyeLike", "Range"],
     "einsum": ["Einsum"],
+    "experts": ["engine.ExpertMatMul"],
     "gather": [
         "Gather", "GatherElements", "GatherND", "OneHot", "ScatterElements", "ScatterND", "TensorScatter", "Trilu",
     ],
