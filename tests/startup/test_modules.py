@@ -139,3 +139,16 @@ def test_the_list_of_devices(folder: Path) -> None:
 def test_a_run_of_a_blob(folder: Path) -> None:
     found = imported(folder, run_of("run", "mlp.blob"))
     check(found, 200, COMPILER, {"engine.drawing.timeline", "engine.runtime.trace", "engine.visualize"})
+
+
+def test_a_model_of_few_operators(folder: Path) -> None:
+    """Of the operators, passes and lowerings, those that an MLP needs: the count is without other packages."""
+    found = imported(folder, job('compile_model("mlp.onnx", "CPU")'))
+    others = {
+        "engine.onnx.contrib", "engine.ops.attention", "engine.ops.classical", "engine.ops.control_flow",
+        "engine.ops.extension", "engine.ops.normalization", "engine.ops.pool", "engine.ops.recurrent",
+        "engine.passes.common.attention_fusion", "engine.passes.common.conv_bias_fusion",
+        "engine.passes.common.quantized_fusion", "engine_cpu.lowering.conv", "engine_cpu.lowering.recurrent",
+        "engine_cpu.passes.scale_shift_fusion", "engine_cpu.segments.repetition",
+    }  # fmt: skip
+    check({name: importer for name, importer in found.items() if name.startswith("engine")}, 342, others)

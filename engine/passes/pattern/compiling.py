@@ -75,9 +75,11 @@ def _type_instruction(
         label = label or f"{node.op_type} of the pattern"
     if not inputs and all(op_type in ("Constant", "Parameter") for _, op_type in kinds):
         instructions = None
-    commutative = frozenset(kind for kind in kinds if is_commutative(kind))
+    commutative: frozenset[Kind] = frozenset()
+    if instructions is not None and len(instructions) > 1 and None not in instructions:
+        commutative = frozenset(kind for kind in kinds if is_commutative(kind))
     instruction: TypeInstruction
-    if commutative and instructions is not None and len(instructions) > 1 and None not in instructions:
+    if commutative and instructions is not None:
         instruction = CommutativeInstruction(node, label, predicate)
         instruction.commutative = commutative
         instruction.order = sorted(
