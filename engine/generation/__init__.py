@@ -4,7 +4,8 @@ from engine.generation.genai_folder import GenaiFolder, read_genai_folder
 from engine.generation.generator import Generator
 from engine.generation.measurement import GenerationTimes, measure_generation
 from engine.generation.sampling import Sampling
-from engine.generation.scheduler import Scheduler, SchedulerStatistics
+from engine.generation.scheduler import Scheduler
+from engine.generation.scheduler_statistics import SchedulerStatistics
 from engine.generation.speculation import Draft, PromptLookup, SpeculationStatistics
 from engine.generation.stream import Stream
 from engine.generation.text import TextStream, Tokenizer, read_tokenizer

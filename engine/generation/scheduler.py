@@ -26,7 +26,8 @@ from engine.generation.generator import (
 from engine.generation.prefix_cache import PrefixCache
 from engine.generation.prompt_chunks import PromptChunks
 from engine.generation.sampling import Sampling
-from engine.generation.sequence_groups import RunCost, SequenceGroup, divided
+from engine.generation.scheduler_statistics import SchedulerStatistics
+from engine.generation.sequence_groups import Division, RunCost, SequenceGroup, division_of
 from engine.generation.stream import Stream
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.runtime.lifecycle import Participant, lifecycle
@@ -47,44 +48,6 @@ class _Prompt:
 
     stream: Stream
     request: AsyncInferRequest
-
-
-@dataclass(frozen=True, slots=True)
-class _Division:
-    """How the sequences would be divided into groups for the next tokens to cost least.
-
-    Attributes:
-        parts: the groups that do not exist yet.
-        saved: what each token of all sequences would cost less.
-        price: the cost of making the groups.
-    """
-
-    parts: list[list[Stream]]
-    saved: int
-    price: int
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStatistics:
-    """What a scheduler does at a moment.
-
-    Attributes:
-        running: the sequences that get tokens.
-        waiting: those whose prompts are not computed yet, or not entirely.
-        groups: into how many groups the running ones are divided.
-        state_bytes: the bytes of the keys and values of the groups.
-        prompt_tokens: the tokens of all prompts that have been begun.
-        prefix_tokens: how many of these were not computed, since earlier sequences began with them.
-        prefix_bytes: the bytes of the keys and values that are kept for that.
-    """
-
-    running: int = 0
-    waiting: int = 0
-    groups: int = 0
-    state_bytes: int = 0
-    prompt_tokens: int = 0
-    prefix_tokens: int = 0
-    prefix_bytes: int = 0
 
 
 class Scheduler(Participant):
@@ -253,7 +216,7 @@ class Scheduler(Participant):
         self._prompt_tokens = self._prefix_tokens = 0
         self._position_bytes = self._other_bytes = 0
         """The bytes of a sequence's keys and values at one position, and of its variables that do not grow."""
-        self._division: _Division | None = None
+        self._division: Division | None = None
         """None after a sequence has joined or left."""
         self._saved = 0
         """What it could have saved since groups were last made."""
@@ -514,7 +477,7 @@ class Scheduler(Participant):
     def _regroup(self) -> None:
         """Make groups anew once that would have saved as much as it costs."""
         if self._division is None or self._steps % _DIVISION_STEPS == 0:
-            self._division = self._divide()
+            self._division = division_of(self._groups, self._cost) if self._is_batched else Division([], 0, 0)
         self._steps += 1
         division = self._division
         if not division.parts:
@@ -527,24 +490,6 @@ class Scheduler(Participant):
             if not self._make(part):
                 break  # the others stay where they are
         self._saved, self._division = 0, None
-
-    def _divide(self) -> _Division:
-        if not self._is_batched:
-            return _Division([], 0, 0)
-        streams, cost = self._running, self._cost
-        now = sum(cost.of_run(len(group.streams), group.columns) for group in self._groups)
-        known = {
-            frozenset(stream for _, stream in group.members)
-            for group in self._groups
-            if None not in group.streams and group.longest == group.columns
-        }
-        parts = [[streams[index] for index in part] for part in divided([each.computed for each in streams], cost)]
-        sizes = [(part, len(part), max(stream.computed for stream in part)) for part in parts]
-        saved = now - sum(cost.of_run(rows, columns) for _, rows, columns in sizes)
-        new = [each for each in sizes if frozenset(each[0]) not in known]
-        if saved <= 0 or not new:
-            return _Division([], 0, 0)
-        return _Division([part for part, _, _ in new], saved, sum(cost.of_copy(*size) for _, *size in new))
 
     def _make(self, streams: Sequence[Stream]) -> bool:
         """Let running sequences be a group of their own; False if that is not possible, and they stay as they are."""

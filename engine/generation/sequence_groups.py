@@ -93,3 +93,36 @@ def divided(lengths: Sequence[int], cost: RunCost) -> list[list[int]]:
         groups.append(order[starts[end] : end])
         end = starts[end]
     return groups[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How running sequences would be divided into groups for their next tokens to cost least.
+
+    Attributes:
+        parts: the groups that do not exist yet.
+        saved: what each token of all sequences would cost less.
+        price: the cost of making the groups.
+    """
+
+    parts: list[list[Stream]]
+    saved: int
+    price: int
+
+
+def division_of(groups: Sequence[SequenceGroup], cost: RunCost) -> Division:
+    """The best division of the sequences of groups; without parts, if it saves nothing."""
+    streams = [stream for group in groups for _, stream in group.members]
+    now = sum(cost.of_run(len(group.streams), group.columns) for group in groups)
+    known = {
+        frozenset(stream for _, stream in group.members)
+        for group in groups
+        if None not in group.streams and group.longest == group.columns
+    }
+    parts = [[streams[index] for index in part] for part in divided([each.computed for each in streams], cost)]
+    sizes = [(part, len(part), max(stream.computed for stream in part)) for part in parts]
+    saved = now - sum(cost.of_run(rows, columns) for _, rows, columns in sizes)
+    new = [each for each in sizes if frozenset(each[0]) not in known]
+    if saved <= 0 or not new:
+        return Division([], 0, 0)
+    return Division([part for part, _, _ in new], saved, sum(cost.of_copy(*size) for _, *size in new))
