@@ -97,6 +97,9 @@ class Decoder:
             grouped |= {"local_window_size": WINDOW, "sliding_window_cache": 1}
         if form in ("packed", "windowed"):
             return self.add("GroupQueryAttention", [packed, "", "", *past, "last", "total"], outputs, **grouped)
+        if form == "sinks":  # as in gpt-oss
+            inputs = [packed, "", "", *past, "last", "total", "", "", "", "", self.weight(f"sink{index}", 2)]
+            return self.add("GroupQueryAttention", inputs, outputs, **grouped)
         if form.startswith("turned"):  # a window over a whole cache, and rotary embeddings
             angles = np.outer(np.arange(64), 10.0 ** -np.arange(0, 4, 8 / size))
             turns = [self.constant(f"{name}{index}", of(angles).astype(np.float32))

@@ -132,6 +132,7 @@ def test_batches_and_forks_of_windows() -> None:
         [("turned", 16), ("turned, whole", 16)],
         [("windowed", 16), ("turned, whole", 32), ("windowed", 16)],
         [("windowed", 16), ("windowed", 16)],
+        [("sinks", 16), ("packed", 16)],
     ],
     ids=lambda layers: "+".join(form for form, _ in layers),
 )

@@ -103,17 +103,14 @@ class MaskedCaches(ModelPass):
 
     def _keys(self, writer: Node) -> Iterator[Output]:
         """The numbers of the columns, which attentions to a value compare with the positions of the queries."""
-        for target in writer.output(0).target_inputs:
-            if target.node.op_type == "Result":
-                continue
-            node = target.node
+        start = writer.input_value(2)
+        for node, index in _readers(writer.output(0)):
             compared = list(_compared(node.input_value(3))) if _is(node, "Attention") and node.has_input(3) else []
-            if not compared or target.index not in (1, 2):
+            if not compared or index not in (1, 2):
                 raise PassError(
                     f"{self.name}: {node} reads the cache without a mask of the positions up to the query's own; "
                     "expected attentions with one"
                 )
-            start = writer.input_value(2)
             for keys, own in compared:
                 if not _is_own(own, start) or not _counts_columns(keys):
                     raise PassError(
@@ -129,7 +126,7 @@ class MaskedCaches(ModelPass):
         sources |= {model.result(variable.result).input_value(0) for variable in model.variables if variable.is_growing}
         sources.add(model.parameter(self.mask).output(0))
         for node in model.ordered_nodes():
-            if node.op_type in ("Shape", "Size") and _viewed(node.input_value(0)) in sources:
+            if _gives_length(node) and _viewed(node.input_value(0)) in sources:
                 raise PassError(
                     f"{self.name}: {node} has the number of columns, on which other results than the keys depend; they "
                     "would differ for a sequence beside longer ones: use a Generator for each"
@@ -183,6 +180,27 @@ def _is_start(value: Output, mask: Output) -> bool:
 def _is_length(node: Node) -> bool:
     """Whether a node gives the second dimension, of new tokens."""
     return _is(node, "Shape") and (node.attributes.get("start"), node.attributes.get("end")) == (1, 2)
+
+
+def _gives_length(node: Node) -> bool:
+    """Whether a node gives the number of columns, if its input has them: of a mask [B, columns], or of keys and values
+    [B, heads, columns, size].
+    """
+    if not _is(node, "Shape"):
+        return _is(node, "Size")
+    start, end = node.attributes.get("start", 0), node.attributes.get("end")
+    is_known = start >= 0 and (end is None or end >= 0)
+    return not is_known or len(node.input_value(0).shape) != 4 or (start <= 2 and (end is None or end > 2))
+
+
+def _readers(present: Output) -> Iterator[tuple[Node, int]]:
+    """The nodes that read a cache, perhaps with one more row behind it, as for the sink of an attention."""
+    for target in present.target_inputs:
+        node = target.node
+        if _is(node, "Concat") and target.index == 0 and node.num_inputs == 2:
+            yield from _readers(node.output(0))
+        elif node.op_type != "Result" and not (_is(node, "Shape") and not _gives_length(node)):
+            yield node, target.index
 
 
 def _compared(mask: Output) -> Iterator[tuple[Output, Output]]:
