@@ -98,7 +98,7 @@ class PrefixCache:
             del self._entries[0]
         made = self._network.create_infer_request()
         try:
-            made.gather([(request, row, len(key))])
+            made.gather([(request, row, len(key))], has_room=False)
         except (MemoryError, OutOfMemoryError):
             self.clear()
             return

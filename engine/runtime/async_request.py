@@ -442,12 +442,13 @@ class AsyncInferRequest(Participant):
             raise StateError(f"{self._name}: a sequence is taken from another request of the same network")
         states.take_sequence(index, other._states())
 
-    def gather(self, sources: Sequence[tuple[AsyncInferRequest, int, int]]) -> None:
+    def gather(self, sources: Sequence[tuple[AsyncInferRequest, int, int]], *, has_room: bool = True) -> None:
         """Make this request's batch of sequences of requests, of which it may be one.
 
         Sequence i becomes sequence `index` of `request`, for the triple (request, index, count) at i, of which the last
         `count` positions are kept. Variables that grow are as long as the longest sequence; shorter ones have zeros
-        before them, which the model must mask. All values are copied. Raises `Busy`, `OutOfMemoryError`, and
+        before them, which the model must mask. All values are copied. Without `has_room`, they take no memory for
+        further positions, so that the next inference copies them again. Raises `Busy`, `OutOfMemoryError`, and
         `StateError` if a request belongs to another network or has no such sequence; all leave the values unchanged.
         """
         own, states = self._states(), []
@@ -455,7 +456,7 @@ class AsyncInferRequest(Participant):
             if request._network is not self._network_with_states():
                 raise StateError(f"{self._name}: sequences are gathered from requests of the same network")
             states.append((own if request is self else request._states(), index, count))
-        own.gather(states)
+        own.gather(states, has_room=has_room)
 
     def fork(self) -> AsyncInferRequest:
         """A new request of the same network whose variables have the same values; they are copied when they change.

@@ -84,12 +84,15 @@ class GrowingSet:
         return cls(block, length)
 
     @classmethod
-    def gathered(cls, sources: Sequence[tuple[GrowingSet, int, int]], batch_axes: Sequence[int]) -> GrowingSet:
+    def gathered(
+        cls, sources: Sequence[tuple[GrowingSet, int, int]], batch_axes: Sequence[int], *, has_room: bool = True
+    ) -> GrowingSet:
         """A batch of sequences of sets: sequence i is the last `count` positions of sequence `index` of a set, for the
         triple (set, index, count) at i.
 
         It is as long as the longest; shorter ones have zeros before them. All sets must have values of equal forms and
-        shapes, but for their lengths and numbers of sequences. Raises `OutOfMemoryError`.
+        shapes, but for their lengths and numbers of sequences. Without `has_room`, its block has none for further
+        positions. Raises `OutOfMemoryError`.
         """
         length = max(count for _, _, count in sources)
         first = sources[0][0]._block
@@ -97,7 +100,7 @@ class GrowingSet:
             value.with_sequences(axis, len(sources)) for value, axis in zip(first.values, batch_axes, strict=True)
         ]
         with _lock:
-            block = _Block.of(values, length, first.allocate)
+            block = _Block.of(values, length, first.allocate, has_room=has_room)
             for place, (value, axis) in enumerate(zip(values, batch_axes, strict=True)):
                 turned = value.turned(axis)
                 rows = np.moveaxis(block.arrays[place], turned, 0)
@@ -251,9 +254,9 @@ class _Block:
         self._used = 0  # by the longest set so far, which may have been freed
 
     @classmethod
-    def of(cls, values: list[_Value], length: int, allocate: Allocate) -> _Block:
-        """A block for twice the length; its memory is used as it is written."""
-        for room in (max(2 * length, _MIN_ROOM), length):
+    def of(cls, values: list[_Value], length: int, allocate: Allocate, *, has_room: bool = True) -> _Block:
+        """A block for twice the length, or only for the length; its memory is used as it is written."""
+        for room in (max(2 * length, _MIN_ROOM), length) if has_room else (length,):
             try:
                 return cls(values, room, allocate)
             except (MemoryError, ValueError, OverflowError) as e:

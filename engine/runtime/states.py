@@ -328,7 +328,7 @@ class States:
         self._values = taken
         self._checkpoints.forget()
 
-    def gather(self, sources: Sequence[tuple[States, int, int]]) -> None:
+    def gather(self, sources: Sequence[tuple[States, int, int]], *, has_room: bool = True) -> None:
         """Let sequence i be the last `count` positions of sequence `index` of `states`, for the triple at i.
 
         Variables that grow are as long as the longest, with zeros before shorter ones; others are taken whole. Raises
@@ -348,7 +348,9 @@ class States:
         groups = [states._group() for states, _, _ in sources]
         if all(group is not None for group in groups):
             triples = [(g, i, n) for g, (_, i, n) in zip(groups, sources, strict=True) if g is not None]
-            made = GrowingSet.gathered(triples, [port.variable.batch_axis or 0 for port in self.ports])
+            made = GrowingSet.gathered(
+                triples, [port.variable.batch_axis or 0 for port in self.ports], has_room=has_room
+            )
             self._values = {port.name: value for port, value in zip(self.ports, made.arrays, strict=True)}
             return
         self._values = {port.name: self._gathered(port, sources) for port in self.ports}

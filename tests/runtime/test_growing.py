@@ -129,3 +129,8 @@ def test_sequences_are_gathered() -> None:
         np.testing.assert_array_equal(each, wanted)
     for each, wanted in zip(arrays_of(left), first, strict=True):
         np.testing.assert_array_equal(each, wanted)
+    exact = GrowingSet.gathered(sources, batch_axes, has_room=False)
+    assert [len(block) for block in exact.blocks] == [5, 5]
+    longer = exact.extended(1).shortened(1)
+    for each, wanted in zip(arrays_of(longer), expected, strict=True):
+        np.testing.assert_array_equal(each, wanted)
