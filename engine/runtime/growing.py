@@ -21,6 +21,8 @@ Allocate = Callable[[int], Array]
 
 _MIN_ROOM: Final = 64
 _LINE: Final = 64
+_SMALL_BYTES: Final = 1 << 22
+"""A block of fewer bytes is copied at once when its room is used up."""
 _PRUNED: Final = 16
 """Freed sets of a block are removed from its list whenever the list has this many."""
 _lock = threading.Lock()
@@ -128,10 +130,13 @@ class GrowingSet:
         """A set with `count` more positions, which the caller writes into its blocks. Raises `OutOfMemoryError`."""
         with _lock:
             length, block = self.length + count, self._block
-            if length > block.room or block.is_taken(self.length):
+            if block.is_taken(self.length):
                 block = _Block.of(block.values, length, block.allocate)
-                for new, old in zip(block.arrays, self._block.arrays, strict=True):
-                    new[: self.length] = old[: self.length]
+                block.copy(self._block, 0, self.length)
+            elif length > block.room:
+                block = block.successor(self.length, length)
+            else:
+                block.prepare(self.length, length)
             return GrowingSet(block, length)
 
     def shortened(self, count: int) -> GrowingSet:
@@ -149,8 +154,8 @@ class GrowingSet:
             block = self._block
             if len(block.live()) > 1:
                 block = _Block.of(block.values, self.length, block.allocate)
-                for new, old in zip(block.arrays, self._block.arrays, strict=True):
-                    new[: self.length] = old[: self.length]
+                block.copy(self._block, 0, self.length)
+            block.forget_next()
             start = self.length - other.length
             for part, given, value, axis in zip(block.arrays, other.blocks, block.values, batch_axes, strict=True):
                 turned = value.turned(axis)
@@ -235,9 +240,13 @@ class _Value:
 
 
 class _Block:
-    """Memory, and the sets that lie in it; used by one thread at a time."""
+    """Memory, and the sets that lie in it; used by one thread at a time.
 
-    __slots__ = ("_sets", "_used", "allocate", "arrays", "room", "values")
+    When it is nearly full, a block of twice the room takes over what is written, a part with each extension, so that
+    no extension copies all of it.
+    """
+
+    __slots__ = ("_copied", "_next", "_sets", "_used", "allocate", "arrays", "room", "values")
 
     def __init__(self, values: list[_Value], room: int, allocate: Allocate) -> None:
         self.values, self.room, self.allocate = values, room, allocate
@@ -252,6 +261,8 @@ class _Block:
         ]
         self._sets: list[ref[GrowingSet]] = []
         self._used = 0  # by the longest set so far, which may have been freed
+        self._next: _Block | None = None
+        self._copied = 0  # the positions that `_next` has
 
     @classmethod
     def of(cls, values: list[_Value], length: int, allocate: Allocate, *, has_room: bool = True) -> _Block:
@@ -266,6 +277,46 @@ class _Block:
             f"not enough memory for {length} positions of {len(values)} variables, {each} bytes for each position; the "
             "request keeps the values that it had"
         ) from error
+
+    def copy(self, other: _Block, begin: int, end: int) -> None:
+        """Take positions of another block of the same values."""
+        for new, old in zip(self.arrays, other.arrays, strict=True):
+            new[begin:end] = old[begin:end]
+
+    def prepare(self, known: int, length: int) -> None:
+        """Copy a part of the positions of a set of `known` ones, which becomes `length` long, into the next block."""
+        self._copied = min(self._copied, known)  # others may have been written since, behind a shorter set
+        if length == known or 4 * length < 3 * self.room or self.room * self._position_bytes < _SMALL_BYTES:
+            return
+        if self._next is None:
+            try:
+                made = _Block.of(self.values, self.room, self.allocate)
+            except OutOfMemoryError:
+                return  # an error only when the room is used up
+            self._next, self._copied = made if made.room > self.room else None, 0
+        if self._next is not None:
+            # Of what is to be copied until the room is used up, as much as the set grows of the room that is left.
+            share = -(-(self.room - self._copied) * (length - known) // (self.room - known))
+            end = min(known, self._copied + share)
+            self._next.copy(self, self._copied, end)
+            self._copied = max(self._copied, end)
+
+    def successor(self, known: int, length: int) -> _Block:
+        """A block for `length` positions that has the `known` ones of a set. Raises `OutOfMemoryError`."""
+        made, begin = self._next, min(self._copied, known)
+        if made is None or made.room < length:
+            made, begin = _Block.of(self.values, length, self.allocate), 0
+        made.copy(self, begin, known)
+        self.forget_next()
+        return made
+
+    def forget_next(self) -> None:
+        """Begin anew with the next block, whose content is used, or no longer right."""
+        self._next, self._copied = None, 0
+
+    @property
+    def _position_bytes(self) -> int:
+        return sum(value.position_bytes for value in self.values)
 
     def add(self, made: GrowingSet) -> None:
         """Record a set for as long as it exists."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import OutOfMemoryError
-from engine.runtime import GrowingForm, GrowingSet
+from engine.runtime import GrowingForm, GrowingSet, growing
 
 
 def made(*arrays: Any, axes: Sequence[int] | None = None) -> GrowingSet:
@@ -81,6 +81,55 @@ def test_the_place_of_a_value_that_is_gone_is_used_again() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.sampled_from(["add", "cut", "drop"])), max_size=30))
 def test_any_order_of_forks_and_rewinds(actions: list[tuple[int, int, str]]) -> None:
     """Values are what arrays of their own would be."""
+    run_actions(actions)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.sampled_from(["add", "cut", "drop"])), max_size=40))
+def test_any_order_with_blocks_that_are_taken_over_in_parts(actions: list[tuple[int, int, str]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(growing, "_SMALL_BYTES", 0)
+        patch.setattr(growing, "_MIN_ROOM", 4)
+        run_actions(actions)
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_no_extension_copies_a_whole_block(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Otherwise, a token of a long sequence takes as long as several, whenever the room is used up."""
+    copied: list[int] = []
+    copy = growing._Block.copy
+
+    def counted(self: Any, other: Any, begin: int, end: int) -> None:
+        copied[-1] += end - begin
+        copy(self, other, begin, end)
+
+    monkeypatch.setattr(growing._Block, "copy", counted)
+    monkeypatch.setattr(growing, "_SMALL_BYTES", 0)
+    values, expected = made(np.zeros((100, 2))), np.zeros((100, 2))
+    while values.length < 3000:
+        copied.append(0)
+        rows = np.full((count, 2), float(values.length))
+        values, expected = appended(values, rows), np.concatenate([expected, rows])
+    np.testing.assert_array_equal(arrays_of(values)[0], expected)
+    assert sum(copied) < 2 * values.length
+    assert max(copied) <= 6 * count
+
+
+def test_a_sequence_that_joins_is_in_the_next_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row was copied before it joined."""
+    monkeypatch.setattr(growing, "_SMALL_BYTES", 0)
+    values, one = made(np.zeros((60, 2, 1))), made(np.full((60, 1, 1), 7.0))
+    while values.length < 115:
+        values = appended(values, np.zeros((1, 2, 1)))
+    values = values.with_sequence([1], 1, one)
+    while values.length < 130:
+        values = appended(values, np.zeros((1, 2, 1)))
+    found = arrays_of(values)[0]
+    assert (found[55:115, 1] == 7).all()
+    assert found.sum() == 60 * 7
+
+
+def run_actions(actions: list[tuple[int, int, str]]) -> None:
     values = [(made(np.zeros((0, 1))), np.zeros((0, 1)))]
     for number, (which, count, action) in enumerate(actions):
         value, expected = values[which % len(values)]
