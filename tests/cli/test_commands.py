@@ -255,6 +255,24 @@ def test_generate(engine: Engine, tmp_path: Path) -> None:
         assert (done.code, said in done.err) == (code, True)
 
 
+def test_generate_with_proposals(engine: Engine, tmp_path: Path) -> None:
+    """The same tokens; a draft may be a model or a blob."""
+    decoders = Path(__file__).parents[1] / "fixtures" / "decoders"
+    decoder, draft, blob = decoders / "llama.dynamo23.onnx", decoders / "gpt2.script17.onnx", tmp_path / "draft.blob"
+    assert engine("compile", draft, "-d", "CPU", "--stateful", "--last-position", "-o", blob).code == 0
+    prompt = ["generate", decoder, "-d", "CPU", "--prompt-ids", "3,14,15,3,14", "--max-tokens", 30, "--json"]
+    expected = json.loads(engine(*prompt).out)["tokens"]
+    for options in (["--lookup"], ["--draft", draft], ["--draft", blob], ["--draft", decoder]):
+        found = json.loads(engine(*prompt, *options).out)
+        assert found["tokens"] == expected
+        assert found["speculation"]["accepted"] <= found["speculation"]["proposed"]
+    assert found["speculation"]["accepted"] > 15, "of the same model"
+    assert engine("compile", decoder, "-d", "CPU", "--stateful", "--last-position", "-o", blob).code == 0
+    done = engine("generate", blob, "--prompt-ids", "3", "--lookup")
+    assert (done.code, "not the logits of all tokens" in done.err) == (3, True)
+    assert engine(*prompt, "--lookup", "--draft", draft).code == 2
+
+
 def test_generate_from_text(engine: Engine, tmp_path: Path) -> None:
     """By the tokenizer beside the model, or another one: the text of the tokens that the numbers of the prompt give."""
     decoder = tmp_path / "decoder.onnx"
@@ -273,6 +291,12 @@ def test_generate_from_text(engine: Engine, tmp_path: Path) -> None:
     missing = engine(*prompt, "--prompt", "w3", "--tokenizer", tmp_path / "none.json")
     assert (missing.code, "none.json cannot be read as a tokenizer" in missing.err) == (3, True)
     assert engine(*prompt, "--prompt", "w3", "--prompt-ids", "3").code == 2
+    words_found = by_text["text"].split()
+    stopped = json.loads(engine(*prompt, "--prompt", "w3 w14 w15", "--stop", words_found[2], "--json").out)
+    assert stopped["text"].split() == words_found[:2]
+    assert len(stopped["tokens"]) == 3
+    done = engine(*prompt, "--prompt-ids", "3", "--stop", "w3")
+    assert (done.code, "--stop is a text" in done.err) == (2, True)
 
 
 def test_generate_from_a_folder(engine: Engine, tmp_path: Path) -> None:

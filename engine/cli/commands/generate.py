@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from engine.cli.options import (
     MODEL_OR_BLOB,
+    UsageError,
     add_config,
     add_device,
     add_extension,
@@ -24,6 +25,7 @@ from engine.cli.output import print_json, say
 if TYPE_CHECKING:
     from engine.generation import GenaiFolder, Generator, Sampling, TextStream
     from engine.ir import Model
+    from engine.plugin_api import ExecutableNetwork
 
 SUMMARY = "continue tokens with a language model"
 DESCRIPTION = """\
@@ -39,6 +41,8 @@ engine generate decoder.onnx -d CPU --prompt "Once upon a time"           # text
 engine generate models/phi -d CPU --prompt "Once upon a time"             # a folder with genai_config.json
 engine generate decoder.blob --prompt-ids 1,15043 --max-tokens 99 --stop-ids 2  # up to token 2, or 99 tokens
 engine generate decoder.onnx -d CPU --prompt-ids 1 --temperature 0.8 --seed 7  # drawn, the same for the same seed
+engine generate decoder.onnx -d CPU --prompt "To correct: ..." --lookup   # faster where a text repeats its prompt
+engine generate decoder.onnx -d CPU --prompt-ids 1 --draft small.onnx     # a smaller model proposes tokens
 """
 
 
@@ -63,8 +67,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--top-k", metavar="N", type=count, help="draw from the N likeliest tokens only")
     parser.add_argument("--top-p", metavar="P", type=float, help="draw from the likeliest tokens that together reach P")
+    parser.add_argument(
+        "--min-p", metavar="P", type=float, help="draw from tokens with P of the likeliest's probability"
+    )
     parser.add_argument("--repetition-penalty", metavar="X", type=float, help="above 1: avoid tokens that occurred")
+    parser.add_argument("--presence-penalty", metavar="X", type=float, help="above 0: avoid tokens generated before")
+    parser.add_argument("--frequency-penalty", metavar="X", type=float, help="the same, for each time they were")
     parser.add_argument("--seed", metavar="N", type=count, help="seed of drawn tokens (default: 0)")
+    parser.add_argument(
+        "--stop", metavar="TEXT", action="append", default=[],
+        help="end the text of --prompt before TEXT; may be given several times",
+    )  # fmt: skip
+    proposing = parser.add_mutually_exclusive_group()
+    proposing.add_argument(
+        "--lookup", action="store_true", help="propose tokens that followed the last ones earlier in the text"
+    )
+    proposing.add_argument(
+        "--draft", metavar="FILE", help="a smaller model with the same tokens, or its blob, which proposes tokens"
+    )
     add_json(parser)
 
 
@@ -80,25 +100,28 @@ def run(args: argparse.Namespace) -> int:
     """Continue the prompt, and print tokens as they are computed."""
     from engine.cli.networks import make_core, open_network
     from engine.errors import InputError, PassError
-    from engine.generation import Generator, TextStream, read_genai_folder, read_tokenizer
+    from engine.generation import Generator, PromptLookup, TextStream, read_genai_folder, read_tokenizer
     from engine.passes import LastPosition, MakeStateful
 
+    if args.stop and args.prompt is None:
+        raise UsageError("--stop is a text; give the prompt as a text, too: --prompt")
     folder = read_genai_folder(args.model) if os.path.isdir(args.model) else None
     sampling = sampling_of(args, folder)
     if folder is not None:
         args.model = str(folder.model)
 
-    def change(model: Model) -> Model:
+    def stateful(model: Model, folder: GenaiFolder | None, count: int) -> Model:
         names = [parameter.friendly_name for parameter in model.parameters]
         MakeStateful(None if folder is None else folder.pairs(names)).run_on_model(model)
+        logits = "logits" if folder is None else folder.names.get("logits", "logits")
         with contextlib.suppress(PassError):  # another form of the head: it is computed for all tokens of the prompt
-            LastPosition("logits" if folder is None else folder.names.get("logits", "logits")).run_on_model(model)
+            LastPosition(logits, count).run_on_model(model)
         return model
 
     prompt, text = args.prompt_ids, None
     if args.prompt is not None:
         tokenizer = read_tokenizer(tokenizer_file(args, folder))
-        prompt, text = tokenizer.encode(args.prompt).ids, TextStream(tokenizer)
+        prompt, text = tokenizer.encode(args.prompt).ids, TextStream(tokenizer, args.stop)
     count = args.max_tokens
     if folder is not None and folder.max_length is not None:
         count = min(count, folder.max_length - len(prompt))
@@ -108,9 +131,15 @@ def run(args: argparse.Namespace) -> int:
                 "sequence "
                 f"by {folder.folder}"
             )
-    network = open_network(make_core(args), args, change).network
+    core = make_core(args)
+    checked = 1 + PromptLookup().tokens if args.lookup or args.draft else 1
+    network = open_network(core, args, lambda model: stateful(model, folder, checked)).network
+    draft: PromptLookup | ExecutableNetwork | None = PromptLookup() if args.lookup else None
+    if args.draft:
+        of_draft = argparse.Namespace(**(vars(args) | {"model": args.draft}))
+        draft = open_network(core, of_draft, lambda model: stateful(model, None, 1)).network
     ends, names = ((), {}) if folder is None else (folder.stop_tokens, folder.names)
-    generator = Generator(network, sampling, stop_tokens=[*args.stop_ids, *ends], names=names)
+    generator = Generator(network, sampling, stop_tokens=[*args.stop_ids, *ends], names=names, draft=draft)
     generator.append(prompt)
     print_tokens(args, generator, count, text)
     return 0
@@ -122,7 +151,9 @@ def sampling_of(args: argparse.Namespace, folder: GenaiFolder | None) -> Samplin
 
     from engine.generation import Sampling
 
-    options = ("repetition_penalty", "temperature", "top_k", "top_p", "seed")
+    options = (
+        "repetition_penalty", "temperature", "top_k", "top_p", "seed", "min_p", "presence_penalty", "frequency_penalty",
+    )  # fmt: skip
     given = {name: getattr(args, name) for name in options if getattr(args, name) is not None}
     if folder is None:
         return Sampling(**{"seed": 0} | given)
@@ -157,11 +188,17 @@ def print_tokens(args: argparse.Namespace, generator: Generator, count: int, tex
         pieces.append(f"{token} " if text is None else text.add(token))
         if not args.json:
             say(pieces[-1], end="", flush=True, lines=True)
+        if text is not None and text.is_stopped:
+            break
     if text is not None:
         pieces.append(text.end())
     first, others = times[1] - times[0], (times[-1] - times[1]) / max(1, len(tokens) - 1)
     if args.json:
-        found = {} if text is None else {"text": "".join(pieces)}
+        found: dict[str, object] = {} if text is None else {"text": "".join(pieces)}
+        if (proposed := generator.speculation) is not None:
+            found["speculation"] = {
+                "runs": proposed.runs, "proposed": proposed.proposed, "accepted": proposed.accepted
+            }  # fmt: skip
         print_json(found | {"tokens": tokens, "first_token_seconds": first, "seconds_per_token": others})
     else:
         say("" if text is None else pieces[-1], lines=True)
