@@ -82,6 +82,9 @@ void all(const Target& target) {
       check(target, {2, 2, 3, 1, 4, values, 4, 0, has_past});
       check(target, {1, 3, 2, 2, 5, values, 0, 2, has_past});
       check(target, {2, 3, 2, 1, 5, values, 5, 1, has_past});
+      check(target, {2, 1, 2, 1, 5, values, 0, 0, has_past});  // a single token
+      check(target, {1, 1, 2, 1, 5, values, 5, 2, has_past});
+      check(target, {1, 1, 2, 3, 5, values, 1, 1, has_past});
     }
   check(target, {1, 0, 2, 1, 3, 4, 0, 0, true});
   check(target, {0, 2, 2, 1, 3, 4, 0, 0, false});
