@@ -38,6 +38,28 @@ LONG: Final = {
         "short_factor": [1.0 + 0.1 * i for i in range(8)], "long_factor": [1.5 + 0.3 * i for i in range(8)],
     },
 }  # fmt: skip
+MIXED: Final = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"], "head_dim": 32,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
+                        "mrope_section": [4, 2, 2], "mrope_interleaved": True},
+}  # fmt: skip
+SHORT: Final = {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3}
+EXPERTS: Final = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+EYES: Final = {"depth": 1, "num_hidden_layers": 1, "hidden_size": 32, "num_heads": 2, "num_attention_heads": 2,
+               "intermediate_size": 32, "out_hidden_size": 64}  # fmt: skip
+
+
+def seeing(text: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a model that also sees pictures; the builder writes its part for text."""
+    return {"text_config": text, "vision_config": EYES, "tie_word_embeddings": False}
+
+
+def sections(*lengths: int) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": list(lengths)}}
+
+
 MODELS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "Llama": ("LlamaConfig", {}),
     "Llama, tied": ("LlamaConfig", TIED),
@@ -57,10 +79,27 @@ MODELS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "OLMo": ("OlmoConfig", {}),
     "Ernie4.5": ("Ernie4_5Config", TIED | HEADS),
     "HunYuan": ("HunYuanDenseV1Config", TIED | HEADS),
+    "LFM2": ("Lfm2Config", TIED | SHORT | {"block_auto_adjust_ff_dim": False}),
+    "LFM2-MoE": ("Lfm2MoeConfig", TIED | SHORT | EXPERTS | {"num_dense_layers": 1}),
+    "LFM2-VL": ("Lfm2VlConfig", seeing(SHORT | {"model_type": "lfm2", "block_auto_adjust_ff_dim": False})),
+    "Qwen2.5-VL": ("Qwen2_5_VLConfig", seeing(sections(4, 2, 2))),
+    "Qwen3-VL": ("Qwen3VLConfig", seeing(HEADS | sections(4, 2, 2))),
+    "Qwen3.5": ("Qwen3_5Config", seeing(MIXED)),
+    "Qwen3.5-MoE": ("Qwen3_5MoeConfig", seeing(MIXED | EXPERTS | {"shared_expert_intermediate_size": 32})),
+    "Mistral3": ("Mistral3Config", seeing(HEADS | {"model_type": "ministral3", "sliding_window": None})),
+    "Gemma3 of pictures": ("Gemma3Config", seeing(HEADS | {"model_type": "gemma3_text", "sliding_window": 16,
+                                                           "query_pre_attn_scalar": 16, "num_hidden_layers": 7})),
+    "Gemma4": ("Gemma4Config", seeing(HEADS | {"model_type": "gemma4_text", "sliding_window": 16,
+                                               "num_hidden_layers": 6, "hidden_size_per_layer_input": 0})),
+    "Granite, hybrid": ("GraniteMoeHybridConfig", TIED | {"layer_types": ["attention"] * 3, "num_local_experts": 0,
+                                                          "shared_intermediate_size": 128,
+                                                          "position_embedding_type": "rope"}),
+    "gpt-oss": ("GptOssConfig", HEADS | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16}),
     "SmolLM3": ("SmolLM3Config", TIED | {"no_rope_layer_interval": 3}),
 }  # fmt: skip
 FORMS: Final = {
     "fp32": ("fp32", []),
+    "int8": ("int8", []),
     "int4": ("int4", []),
     "whole caches": ("fp32", ["windowed_kv_cache=false"]),
 }
@@ -132,8 +171,12 @@ def write_source(model_name: str, source: Path) -> None:
 
     kind, given = MODELS[model_name]
     torch.manual_seed(0)
-    config = getattr(transformers, kind)(**SMALL | given)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    if "text_config" in given:  # a model that also sees pictures, of which the builder writes the part for text
+        config = getattr(transformers, kind)(**given | {"text_config": SMALL | given["text_config"]})
+        model = transformers.AutoModelForImageTextToText.from_config(config)
+    else:
+        config = getattr(transformers, kind)(**SMALL | given)
+        model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():  # embeddings that outweigh the layers would make every token the one before it
         model.get_input_embeddings().weight *= 0.05
         for name, weight in model.named_parameters():
@@ -166,13 +209,16 @@ def build(source: Path, target: Path, precision: str, extra: list[str]) -> None:
     paths = str(source), str(source), str(target), precision, "cpu", str(target / "cache")
     parsed = builder["parse_extra_options"](*paths, extra)
     config = parsed["hf_details"]["hf_config"]
+    config = getattr(config, "text_config", config)
     if "full_attention" in (rope := config.rope_parameters):  # Gemma 3: the builder expects the form of transformers 4
         config.rope_local_base_freq, config.rope_parameters = (
             rope["sliding_attention"]["rope_theta"],
             rope["full_attention"],
         )
     builder["create_model"](*paths, **parsed)
-    torch_model = transformers.AutoModelForCausalLM.from_pretrained(source).float().eval()
+    sees = hasattr(transformers.AutoConfig.from_pretrained(source), "vision_config")
+    kind = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
+    torch_model = kind.from_pretrained(source).float().eval()
     prompts = [[3 + (7 * i * i + 3 * i + length) % 297 for i in range(length)] for length in PROMPTS]
     failure = ""
     try:
@@ -239,8 +285,8 @@ def check(folder: Path, models: list[str], forms: list[str], devices: list[str])
             if (target / "expected.json").exists():
                 expected = json.loads((target / "expected.json").read_text())
                 versions.add(", ".join(f"{key} {value}" for key, value in sorted(expected["versions"].items())))
-                # torch has the weights before they were rounded to 4 bits.
-                reference = "" if form == "int4" else expected["transformers"]
+                # torch has the weights before they were rounded.
+                reference = "" if form.startswith("int") else expected["transformers"]
                 cells = [reference, *(checked(target, expected, device) for device in devices)]
                 if expected["failure"]:
                     cells[0] = "onnxruntime-genai does not generate with it"
