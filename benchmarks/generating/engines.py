@@ -20,6 +20,8 @@ class TokenEngine(ABC):
 
     packages: ClassVar[tuple[str, ...]] = ()
     """The packages that must be installed."""
+    computes_as_asked: ClassVar[bool] = True
+    """Whether it computes in the precision of the form, so that tokens in f32 must be those of other engines."""
 
     def __init__(self, path: Path, form: str, threads: int) -> None:
         self.path, self.form, self.threads = path, form, threads
@@ -130,7 +132,7 @@ class OnnxruntimeGenai(TokenEngine):
 
 
 class Openvino(TokenEngine):
-    """openvino, made stateful by its own transformation."""
+    """openvino with the ONNX file, made stateful by its own transformation: it fuses no cache with the attention."""
 
     packages = ("openvino",)
 
@@ -146,18 +148,12 @@ class Openvino(TokenEngine):
         # The initial value of a variable has a batch of 0 unless it is known.
         model.reshape({port: [1, *list(port.partial_shape)[1:]] for port in model.inputs})
         apply_make_stateful_transformation(model, pairs)
-        config = {
-            "INFERENCE_NUM_THREADS": threads,
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "bf16" if form == "bf16" else "f32",
-            "KV_CACHE_PRECISION": "bf16" if form == "bf16" else "f32",
-        }
-        if form != "int4a8":
-            config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
+        config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", **_openvino_settings(form)}
         self._request = core.compile_model(model, "CPU", config).create_infer_request()
         self._version = openvino.__version__
         self._has_positions = any("position_ids" in port.names for port in model.inputs)
         self._length, self._last = 0, 0
+        self._more: dict[str, np.ndarray] = {}
 
     @property
     def version(self) -> str:
@@ -173,12 +169,66 @@ class Openvino(TokenEngine):
 
     def _infer(self, ids: np.ndarray) -> int:
         before, self._length = self._length, self._length + ids.shape[1]
-        inputs = {"input_ids": ids, "attention_mask": np.ones((1, self._length), np.int64)}
+        inputs = {"input_ids": ids, "attention_mask": np.ones((1, self._length), np.int64), **self._more}
         if self._has_positions:
             inputs["position_ids"] = np.arange(before, self._length)[None]
         result = self._request.infer(inputs, share_inputs=True)
         self._last = int(result["logits"][0, -1].argmax())
         return self._last
+
+
+class OpenvinoExport(Openvino):
+    """openvino, with the model in the form of its own exporter, in which it fuses a cache with the attention."""
+
+    @classmethod
+    def prepare(cls, model: Decoder, path: Path, form: str) -> None:
+        from generating.llama import Llama
+
+        if not isinstance(model, Llama):
+            raise RuntimeError("it is written for Llama-like models only")
+        from generating.openvino_model import write_openvino
+
+        if not _exported(path).exists():
+            write_openvino(model, path, form, _exported(path))
+
+    @classmethod
+    def settings(cls, form: str) -> dict[str, Any]:
+        return _openvino_settings(form)
+
+    def __init__(self, path: Path, form: str, threads: int) -> None:
+        TokenEngine.__init__(self, path, form, threads)
+        import openvino
+
+        config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", **self.settings(form)}
+        self._request = openvino.Core().compile_model(_exported(path), "CPU", config).create_infer_request()
+        self._version = openvino.__version__
+        self._has_positions = True
+        self._length, self._last = 0, 0
+        self._more = {"beam_idx": np.zeros(1, np.int32)}
+
+
+class OpenvinoDefaults(OpenvinoExport):
+    """The same with openvino's own choice of precisions: bf16 where the CPU has it, keys and values of 8 bits, and
+    activations of 8 bits for weights of few bits.
+    """
+
+    computes_as_asked = False
+
+    @classmethod
+    def settings(cls, form: str) -> dict[str, Any]:
+        return {}
+
+
+def _exported(path: Path) -> Path:
+    """The model of openvino beside the ONNX file at `path`."""
+    return path.parent / "openvino" / "model.xml"
+
+
+def _openvino_settings(form: str) -> dict[str, Any]:
+    """The precisions of a form."""
+    narrow = "bf16" if form == "bf16" else "f32"
+    found: dict[str, Any] = {"INFERENCE_PRECISION_HINT": narrow, "KV_CACHE_PRECISION": narrow}
+    return found if form == "int4a8" else {**found, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 
 
 class LlamaCpp(TokenEngine):
@@ -247,5 +297,7 @@ ENGINES: dict[str, type[TokenEngine]] = {
     "engine": ThisEngine,
     "onnxruntime-genai": OnnxruntimeGenai,
     "openvino": Openvino,
+    "openvino-export": OpenvinoExport,
+    "openvino-defaults": OpenvinoDefaults,
     "llama.cpp": LlamaCpp,
 }
