@@ -75,6 +75,10 @@ class PassError(EngineError):
     """A transformation pass failed or violated its contract; the message names the pass and the node."""
 
 
+class AdapterError(EngineError):
+    """A low-rank adapter cannot be read, or does not fit a network; the message names the adapter and the module."""
+
+
 class PropertyError(EngineError):
     """A property is unknown or read-only, or the value for it is not allowed."""
 

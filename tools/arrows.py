@@ -35,7 +35,7 @@ ARROWS: Final[dict[str, set[str]]] = {
     "include": set(),
     "plugin_api": {"hosting", "placement"},
     "hosting": {"runtime", "properties", "blob"},
-    "generation": {"plugin_api"},
+    "generation": {"onnx", "plugin_api"},
     "placement": {"drawing", "errors", "files"},
     "drawing": {"startup"},
     "files": {"startup"},

@@ -1,5 +1,6 @@
 """Generating tokens with a stateful language model: see `Generator`."""
 
+from engine.generation.adapter import Adapter, read_adapter
 from engine.generation.genai_folder import GenaiFolder, read_genai_folder
 from engine.generation.generator import Generator
 from engine.generation.measurement import GenerationTimes, measure_generation
@@ -11,6 +12,7 @@ from engine.generation.stream import Stream
 from engine.generation.text import TextStream, Tokenizer, read_tokenizer
 
 __all__ = [
+    "Adapter",
     "Draft",
     "GenaiFolder",
     "GenerationTimes",
@@ -24,6 +26,7 @@ __all__ = [
     "TextStream",
     "Tokenizer",
     "measure_generation",
+    "read_adapter",
     "read_genai_folder",
     "read_tokenizer",
 ]

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import Busy, Cancelled, DeadlineExceeded, EngineError, InputError, StateError
+from engine.generation.adapted import AdapterInputs, adapter_inputs, checked_adapters
+from engine.generation.adapter import Adapter
 from engine.generation.sampling import Sampling
 from engine.generation.speculation import (
     Choice,
@@ -77,11 +79,13 @@ class Generator:
         checkpoints: for models with states that do not keep their past values, such as linear attention's: before how
             many of the last inferences they are kept, so that `rewind` can return there. A checkpoint costs the memory
             of these states (`request.checkpoint_bytes`).
+        adapter: a low-rank adapter (`engine.generation.read_adapter`), or one for each sequence of the batch, None for
+            none. The model must have been prepared by `engine.passes.MakeAdaptable`.
 
     Raises `InputError` if the network has other inputs than these, inputs of other ranks, or no variables, if
     `sampling` has tokens that the model does not have, if the draft has another number of tokens, and if proposals are
     not possible: the network computes the logits of the last token only, a network takes a fixed number of tokens, or a
-    variable does not keep its past values.
+    variable does not keep its past values. Raises `AdapterError` if an adapter does not fit the network.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Generator:
         names: dict[str, str] | None = None,
         draft: ExecutableNetwork | Draft | PromptLookup | None = None,
         checkpoints: int = 0,
+        adapter: Adapter | Sequence[Adapter | None] | None = None,
     ) -> None:
         self._network = network
         self._names = checked_names(network.signature, names or {}, tuple(_RANKS))
@@ -118,6 +123,8 @@ class Generator:
         """The tokens that were computed before each inference whose values the request keeps."""
         self._sequences: _Sequences | None = None
         self._ahead = _NOTHING_AHEAD
+        self._adapter_inputs = AdapterInputs(network.signature)
+        self.adapter = adapter
 
     # -- sequences --------------------------------------------------------------------------------------------
 
@@ -135,6 +142,25 @@ class Generator:
     def speculation(self) -> SpeculationStatistics | None:
         """How many tokens were proposed and accepted; None without `draft`."""
         return None if self._speculation is None else self._speculation.statistics
+
+    @property
+    def adapter(self) -> Adapter | Sequence[Adapter | None] | None:
+        """The adapter, or one for each sequence; it may be set at any time.
+
+        The next tokens are computed with it. Keys and values of earlier tokens stay as they are: call `reset` for what
+        the other adapter alone gives. Raises `AdapterError` if it does not fit the network, and keeps the former one.
+        """
+        return self._adapter
+
+    @adapter.setter
+    def adapter(self, adapter: Adapter | Sequence[Adapter | None] | None) -> None:
+        checked = checked_adapters(adapter)
+        each = checked if isinstance(checked, list) else [checked]
+        if self._sequences is not None:
+            self._require_adapters(checked, len(self._sequences.rows))
+        self._adapter_inputs.check(each)
+        self._settle()
+        self._adapter = checked
 
     @property
     def tokens(self) -> list[list[int]]:
@@ -168,6 +194,7 @@ class Generator:
             self._refuse_padding()
             if known.length:
                 raise InputError("the sequences of a batch must get equally many tokens after their prompts")
+        self._require_adapters(self._adapter, len(rows))
         self._settle()
         self._sequences = known.extended(rows)
         self._sequences.ended = [False] * len(rows)
@@ -221,6 +248,8 @@ class Generator:
         self._request.reorder(indices)
         if self._sequences is not None:
             self._sequences = self._sequences.reordered(indices)
+        if isinstance(self._adapter, list):
+            self._adapter = [self._adapter[i] for i in indices]
 
     def repeat(self, count: int) -> None:
         """Continue the sequence in `count` ways, as a batch of so many sequences.
@@ -241,6 +270,8 @@ class Generator:
         if known.computed:
             self._request.reorder([0] * count)
         repeated = known.reordered([0] * count)
+        if isinstance(self._adapter, list):
+            self._adapter = self._adapter * count
         seed = self.sampling.seed
         repeated.randoms[1:] = [np.random.default_rng(None if seed is None else [seed, row]) for row in range(1, count)]
         self._sequences = repeated
@@ -456,7 +487,8 @@ class Generator:
             for role, value in values.items()
             if (name := self._names.get(role)) is not None
         }
-        return given, known
+        adapters = self._adapter if isinstance(self._adapter, list) else [self._adapter] * count
+        return given | self._adapter_inputs.inputs(adapters), known
 
     def _return_to(self, wanted: int, computed: int) -> int:
         """Return to the last checkpoint of at most `wanted` computed tokens; how many it has. Raises `StateError`."""
@@ -541,6 +573,11 @@ class Generator:
         extended.ended = [ended or token in self.stop_tokens for ended, token in zip(known.ended, chosen, strict=True)]
         self._sequences = extended
         return chosen
+
+    @staticmethod
+    def _require_adapters(adapter: Adapter | Sequence[Adapter | None] | None, count: int) -> None:
+        if isinstance(adapter, list) and len(adapter) != count:
+            raise InputError(f"adapter has {len(adapter)} elements; expected one for each of {count} sequences")
 
     def _require_one(self, max_tokens: int) -> None:
         _check_count(max_tokens)
@@ -729,7 +766,7 @@ def checked_names(
             )
     found[LOGITS] = names.get(LOGITS, LOGITS)
     signature.find_output(found[LOGITS])
-    if others := given - set(found.values()):
+    if others := given - set(found.values()) - adapter_inputs(signature):
         raise InputError(
             f"{signature.network}: input `{min(others)}` does not have one of the roles {', '.join(roles)}; if it has "
             "one of them under another name, pass its name in names; if it is a past value, make the model stateful: "

@@ -9,8 +9,12 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.errors import ExternalDataError, ModelError, ModelReadError
 from engine.ir import ElementType
@@ -56,8 +60,31 @@ class SafetensorsFile:
         self._entries: dict[str, Any] = {name: entry for name, entry in entries.items() if name != "__metadata__"}
         self._data = data[8 + length :]
 
+    @classmethod
+    def open(cls, path: Path, label: str) -> SafetensorsFile:
+        """The file at `path`, mapped. Raises `ExternalDataError`."""
+        try:
+            return cls(map_file(path, label), label)
+        except ExternalDataError:
+            raise
+        except ModelReadError as e:
+            raise ExternalDataError(str(e)) from e
+
     def __contains__(self, name: str) -> bool:
         return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the tensors, in the order of the header."""
+        return iter(self._entries)
+
+    def array(self, name: str) -> NDArray[Any]:
+        """The tensor of this name, in place. Raises `ExternalDataError` if its description is wrong."""
+        dtype, shape, begin, end = self._described(name)
+        if dtype not in _TYPES:
+            raise ExternalDataError(f"tensor `{name}` is {dtype} in {self.label}; expected {', '.join(_TYPES)}")
+        element_type = ElementType.parse(_TYPES[dtype])
+        data = self._bytes(name, element_type.byte_size(math.prod(shape)), begin, end)
+        return np.frombuffer(data, element_type.numpy).reshape(shape)
 
     def content(self, tensor: onnx.TensorProto) -> memoryview:
         """The bytes of the tensor of this name, in place.
@@ -80,7 +107,9 @@ class SafetensorsFile:
                 f"tensor `{name}` is {dtype}{shape} in {self.label}, expected {element_type}{list(tensor.dims)} as in "
                 "the model; convert the weights, or export the model in the type of the weights"
             )
-        needed = element_type.byte_size(math.prod(shape))
+        return self._bytes(name, element_type.byte_size(math.prod(shape)), begin, end)
+
+    def _bytes(self, name: str, needed: int, begin: int, end: int) -> memoryview:
         if not 0 <= begin <= end <= len(self._data) or end - begin != needed:
             raise ExternalDataError(
                 f"tensor `{name}` takes {needed} bytes, but {self.label} states the bytes {begin} to {end} of "
@@ -116,13 +145,7 @@ class Weights:
     __slots__ = ("_file", "_key")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        label = f"weights `{os.fspath(path)}`"
-        try:
-            self._file = SafetensorsFile(map_file(Path(path), label), label)
-        except ExternalDataError:
-            raise
-        except ModelReadError as e:
-            raise ExternalDataError(str(e)) from e
+        self._file = SafetensorsFile.open(Path(path), f"weights `{os.fspath(path)}`")
         self._key = os.urandom(16).hex()  # a file cannot forge a reference
 
     def apply(self, model: onnx.ModelProto) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from engine.passes.catalog import PassInfo, find_pass, list_passes
     from engine.passes.common.init_node_info import InitNodeInfo
     from engine.passes.common.last_position import LastPosition
+    from engine.passes.common.make_adaptable import MakeAdaptable
     from engine.passes.common.make_stateful import MakeStateful
     from engine.passes.common.masked_caches import MaskedCaches
     from engine.passes.common.serialize import Serialize
@@ -40,6 +41,7 @@ else:
         "engine.passes.catalog": ["PassInfo", "find_pass", "list_passes"],
         "engine.passes.common.init_node_info": ["InitNodeInfo"],
         "engine.passes.common.last_position": ["LastPosition"],
+        "engine.passes.common.make_adaptable": ["MakeAdaptable"],
         "engine.passes.common.make_stateful": ["MakeStateful"],
         "engine.passes.common.masked_caches": ["MaskedCaches"],
         "engine.passes.common.serialize": ["Serialize"],
@@ -61,6 +63,7 @@ __all__ = [
     "InitNodeInfo",
     "LastPosition",
     "LayerError",
+    "MakeAdaptable",
     "MakeStateful",
     "Manager",
     "MaskedCaches",
