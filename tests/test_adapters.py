@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from engine import Core
 from engine.errors import AdapterError, EngineError, InputError, UnsupportedError
-from engine.generation import Adapter, Generator, read_adapter
+from engine.generation import Adapter, Generator, Scheduler, read_adapter
 from engine.ir import bf16
 from engine.onnx import write_model
 from engine.passes import MakeAdaptable, MakeStateful, compress_weights
@@ -398,6 +398,11 @@ def test_a_network_that_takes_none() -> None:
     compiled = core.compile_model(model, "CPU")
     with pytest.raises(AdapterError, match=r"takes no adapters; run engine\.passes\.MakeAdaptable"):
         Generator(compiled, adapter=adapter())
+
+
+def test_a_scheduler_applies_none(llama: Any) -> None:
+    with pytest.raises(InputError, match="takes adapters, which only a Generator applies"):
+        Scheduler(llama)
 
 
 def test_what_is_not_an_adapter(llama: Any) -> None:

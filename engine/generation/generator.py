@@ -100,7 +100,7 @@ class Generator:
         adapter: Adapter | Sequence[Adapter | None] | None = None,
     ) -> None:
         self._network = network
-        self._names = checked_names(network.signature, names or {}, tuple(_RANKS))
+        self._names = checked_names(network.signature, names or {}, tuple(_RANKS), takes_adapters=True)
         self.sampling = sampling or Sampling()
         self.stop_tokens = frozenset(stop_tokens)
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
@@ -748,9 +748,16 @@ def _shown(token: int) -> str:
 
 
 def checked_names(
-    signature: Signature, names: dict[str, str], roles: Sequence[str] = (IDS, MASK, POSITIONS)
+    signature: Signature,
+    names: dict[str, str],
+    roles: Sequence[str] = (IDS, MASK, POSITIONS),
+    *,
+    takes_adapters: bool = False,
 ) -> dict[str, str]:
-    """The names of the model's inputs and of its logits, by role; roles that the model does not have are left out."""
+    """The names of the model's inputs and of its logits, by role; roles that the model does not have are left out.
+
+    The inputs of adapters have no role; unless the caller `takes_adapters`, they are refused.
+    """
     if unknown := names.keys() - {*roles, LOGITS}:
         raise InputError(f"unknown role `{min(unknown)}` in names; expected {', '.join((*roles, LOGITS))}")
     given = {port.name for port in signature.inputs}
@@ -766,7 +773,12 @@ def checked_names(
             )
     found[LOGITS] = names.get(LOGITS, LOGITS)
     signature.find_output(found[LOGITS])
-    if others := given - set(found.values()) - adapter_inputs(signature):
+    adapters = adapter_inputs(signature)
+    if adapters and not takes_adapters:
+        raise InputError(
+            f"{signature.network} takes adapters, which only a Generator applies; compile it without MakeAdaptable"
+        )
+    if others := given - set(found.values()) - adapters:
         raise InputError(
             f"{signature.network}: input `{min(others)}` does not have one of the roles {', '.join(roles)}; if it has "
             "one of them under another name, pass its name in names; if it is a past value, make the model stateful: "
