@@ -137,7 +137,7 @@ RUN = {
     "docs/visualize.md": Document(5),
     "docs/virtual-devices.md": Document(5),
     "docs/stateful-models.md": Document(8),
-    "docs/language-models.md": Document(16, 1, packages=("llguidance", "onnxscript", "torch", "transformers")),
+    "docs/language-models.md": Document(19, 1, packages=("llguidance", "onnxscript", "peft", "torch", "transformers")),
     "apps/ray/README.md": Document(0, 1),
     "apps/serve/README.md": Document(0, 1),
     "docs/add-a-command.md": Document(1),
@@ -178,6 +178,8 @@ def code_of(path: Path) -> list[Block]:
 
 # Of torch's own use of its types, in the export.
 @pytest.mark.filterwarnings(r"ignore:.isinstance\(treespec, LeafSpec\). is deprecated:FutureWarning")
+# Of peft's use of transformers.
+@pytest.mark.filterwarnings(r"ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 @pytest.mark.parametrize("name", RUN, ids=lambda name: name.removeprefix("docs/").removesuffix(".md"))
 def test_the_code_runs_and_prints_what_stands_below_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
