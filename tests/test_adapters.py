@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from engine import Core
@@ -193,6 +195,44 @@ def test_another_adapter_at_any_time(llama: Any) -> None:
     generator.adapter = None
     generator.append(PROMPT)
     close(generator.logits()[0], expected("llama.script17", None, PROMPT))
+
+
+@pytest.fixture(scope="module")
+def on_template() -> Any:
+    return network(device="TEMPLATE")
+
+
+POOL = (None, adapter(rank=5, seed=1), adapter(rank=2, seed=2, only="q_proj"), adapter(rank=3, seed=3, only="mlp"))
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["append", "swap", "rewind", "fork", "reorder"]), st.integers(0, 2**31)), max_size=8
+)
+
+
+@given(count=st.integers(1, 3), seed=st.integers(0, 2**31), operations=OPERATIONS)
+@settings(max_examples=10, deadline=None)
+def test_whatever_is_done_all_devices_agree(
+    llama: Any, on_template: Any, count: int, seed: int, operations: list[tuple[str, int]]
+) -> None:
+    """Any order of prompts, tokens, other adapters, rewinding, forking and reordering."""
+    random = np.random.default_rng(seed)
+    pair = [Generator(compiled, adapter=POOL[seed % 4]) for compiled in (llama, on_template)]
+    prompts = [random.integers(0, 32, random.integers(1, 5)).tolist() for _ in range(count)]
+    for name, value in [("prompt", 0), *operations]:
+        random = np.random.default_rng(value)
+        each = [POOL[i] for i in random.integers(0, 4, count)]
+        tokens = random.integers(0, 32, (count, 1 + value % 2))
+        order = random.integers(0, count, count).tolist()
+        if name == "fork":
+            pair = [generator.fork() for generator in pair]
+        for generator in pair:
+            if name == "swap":
+                generator.adapter = each if value % 2 else each[0]
+            elif name == "rewind" and len(generator.tokens[0]) > 5:
+                generator.rewind(1)
+            elif name == "reorder":
+                generator.reorder(order)
+            generator.append(prompts if name == "prompt" else tokens)
+        close(*(generator.logits() for generator in pair))
 
 
 def test_a_joined_projection_of_a_checkpoint() -> None:
