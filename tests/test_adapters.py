@@ -235,6 +235,26 @@ def test_whatever_is_done_all_devices_agree(
         close(*(generator.logits() for generator in pair))
 
 
+def test_a_network_for_a_fixed_number_of_ranks() -> None:
+    """As devices without varying lengths need it."""
+    core = Core()
+    model = core.read_model(DECODERS / "llama.script17.onnx")
+    MakeStateful().run_on_model(model)
+    MakeAdaptable().run_on_model(model)
+    shapes: dict[str | int, Any] = {
+        p.friendly_name: [8 if dim.symbol == "adapter_rank" else dim for dim in p.output(0).shape]
+        for p in model.parameters
+        if "lora" in p.friendly_name or p.friendly_name == "adapter_mask"
+    }
+    model.reshape(shapes)
+    generator = Generator(core.compile_model(model, "CPU"))
+    for used in (None, adapter()):
+        generator.reset()
+        generator.adapter = used
+        generator.append(PROMPT)
+        close(generator.logits()[0], expected("llama.script17", used, PROMPT))
+
+
 def test_a_joined_projection_of_a_checkpoint() -> None:
     """Phi-3 has one module for queries, keys and values; the network may have three."""
     sizes = {"model.layers.0.self_attn.qkv_proj": (16, 32)}

@@ -17,6 +17,7 @@ from engine.startup import dataclass
 _PACKED = ("q_proj", "k_proj", "v_proj")
 """The modules that adapt the parts of a joined `qkv_proj`."""
 _FEW = 12
+_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,70 +29,90 @@ class _Module:
     dtype: np.dtype[Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Joined:
+    """The matrices of some adapters side by side, by the names of the inputs, and the ranks of each adapter."""
+
+    adapters: list[Adapter]
+    matrices: dict[str, Array]
+    places: list[slice]
+
+
 class AdapterInputs:
     """Makes the inputs that `engine.passes.MakeAdaptable` added to a model. Thread-safe.
 
     One adapter whose modules all have the same rank is used in place. Several are copied side by side, linear in their
-    bytes; the copies for the last combination are kept.
+    bytes; the copies for the last four combinations are kept.
     """
 
     def __init__(self, signature: Signature) -> None:
         self._network = signature.network
         self._modules: dict[str, _Module] = {}
-        self._last: tuple[list[Adapter], dict[str, Array], list[slice]] | None = None
+        self._kept: list[_Joined] = []
+        """Of the last batches, the last one at the end."""
         ports = {port.name: port for port in signature.inputs}
         self.names = adapter_inputs(signature)
-        self._bound: int | None = None
+        self._least, self._bound = 0, None  # of the ranks of a batch
         if not self.names:
             return
-        self._bound = ports[ADAPTER_MASK].shape[1].max
+        self._least, self._bound = ports[ADAPTER_MASK].shape[1].min, ports[ADAPTER_MASK].shape[1].max
         for name in self.names:
             path = name.removesuffix(LORA_A)
             if name.endswith(LORA_A):
                 a, b = ports[name], ports[path + LORA_B]
                 self._modules[path] = _Module(a.shape[0].get_length(), b.shape[1].get_length(), a.dtype)
 
+    def fits(self, adapters: Sequence[Adapter | None]) -> bool:
+        """Whether the ranks of these adapters are few enough for one batch."""
+        return self._bound is None or sum(adapter.rank for adapter in distinct(adapters)) <= self._bound
+
     def check(self, adapters: Sequence[Adapter | None]) -> None:
         """Raise `AdapterError` unless the network can apply these adapters in one batch."""
         found = distinct(adapters)
         for adapter in found:
             self._fit(adapter)
-        total = sum(adapter.rank for adapter in found)
-        if self._bound is not None and total > self._bound:
+        if not self.fits(found):
             raise AdapterError(
-                f"{self._network}: the adapters {', '.join(f'`{each.name}`' for each in found)} have ranks of {total} "
-                f"together; the network takes {self._bound}: MakeAdaptable(rank=...), or apply fewer at a time"
+                f"{self._network}: the adapters {', '.join(f'`{each.name}`' for each in found)} have ranks of "
+                f"{sum(each.rank for each in found)} together; the network takes {self._bound}: "
+                "MakeAdaptable(rank=...), or apply fewer at a time"
             )
 
     def inputs(self, adapters: Sequence[Adapter | None]) -> dict[str, Array]:
         """The inputs for a batch, by name: the adapter of each sequence, or None. Raises what `check` raises."""
         if not self._modules:
+            self.check(adapters)
             return {}
-        found, last = distinct(adapters), self._last
-        if last is None or [*map(id, last[0])] != [*map(id, found)]:
+        found = sorted(distinct(adapters), key=id)  # the same matrices, whatever the order of the sequences
+        kept = [each for each in self._kept if each.adapters == found]
+        if not kept:
             self.check(found)
-            self._last = last = found, *self._joined(found)
-        _, matrices, places = last
-        mask = np.zeros((len(adapters), places[-1].stop if places else 0), bool)
-        by_id = {id(each): place for each, place in zip(found, places, strict=True)}
+            kept = [_Joined(found, *self._joined(found))]
+        self._kept = [*(each for each in self._kept if each is not kept[0]), kept[0]][-_KEPT:]
+        places = {id(each): place for each, place in zip(found, kept[0].places, strict=True)}
+        mask = np.zeros((len(adapters), self._width(found)), bool)
         for row, adapter in enumerate(adapters):
             if adapter is not None:
-                mask[row, by_id[id(adapter)]] = True
-        return {**matrices, ADAPTER_MASK: mask}
+                mask[row, places[id(adapter)]] = True
+        return {**kept[0].matrices, ADAPTER_MASK: mask}
+
+    def _width(self, adapters: Sequence[Adapter]) -> int:
+        """The ranks of all adapters, or the number that a reshaped network is fixed to."""
+        return max(sum(adapter.rank for adapter in adapters), self._least)
 
     def _joined(self, adapters: Sequence[Adapter]) -> tuple[dict[str, Array], list[slice]]:
         """The matrices of all adapters side by side, with zeros where one does not have a module."""
         ends = np.cumsum([0, *(adapter.rank for adapter in adapters)]).tolist()
         places = [slice(*each) for each in pairwise(ends)]
-        fitted = [self._fit(adapter) for adapter in adapters]
+        fitted, width = [self._fit(adapter) for adapter in adapters], self._width(adapters)
         made: dict[str, Array] = {}
         for path, module in self._modules.items():
             names = path + LORA_A, path + LORA_B
-            if len(adapters) == 1 and path in fitted[0] and fitted[0][path][0].shape[1] == ends[-1]:
+            if len(adapters) == 1 and path in fitted[0] and fitted[0][path][0].shape[1] == width:
                 made |= dict(zip(names, map(np.ascontiguousarray, fitted[0][path]), strict=True))
                 continue
-            a = np.zeros((module.rows, ends[-1]), module.dtype)
-            b = np.zeros((ends[-1], module.columns), module.dtype)
+            a = np.zeros((module.rows, width), module.dtype)
+            b = np.zeros((width, module.columns), module.dtype)
             for pairs, place in zip(fitted, places, strict=True):
                 if path in pairs:
                     used = slice(place.start, place.start + pairs[path][0].shape[1])
