@@ -23,6 +23,7 @@ from engine.passes.common.decompositions import (
 from engine.passes.common.divide_to_multiply import DivideToMultiply
 from engine.passes.common.gelu_fusion import GeluFusion
 from engine.passes.common.last_position import LastPosition
+from engine.passes.common.make_adaptable import MakeAdaptable
 from engine.passes.common.make_stateful import MakeStateful
 from engine.passes.common.masked_caches import MaskedCaches
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
@@ -49,7 +50,14 @@ def test_every_transformation_is_in_it_and_runs_by_default_as_its_class_says() -
     assert optional == {kind for kind in found if not kind.by_default}
     ready = [info.cls for info in list_passes() if info.cls.is_transformation and not issubclass(info.cls, Manager)]
     # Which type a device computes in is for the device to say, and who keeps a model's past for the application.
-    assert set(ready) - set(found) == {ConvertPrecision, WidenPrecision, LastPosition, MakeStateful, MaskedCaches}
+    assert set(ready) - set(found) == {
+        ConvertPrecision,
+        WidenPrecision,
+        LastPosition,
+        MakeAdaptable,
+        MakeStateful,
+        MaskedCaches,
+    }
 
 
 @pytest.mark.parametrize("kind", [DivideToMultiply, RelaxedAttentionFusion, SwishDecomposition, MatMulBiasFusion])
