@@ -16,17 +16,16 @@ namespace {
 using namespace simd;
 
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int kRowsAtOnce = 4, kColumnsOfRows = 2;  // 24 accumulators of digits, of 32 registers
+constexpr int kRowsAtOnce = 4, kColumnsOfRow = 1, kColumnsOfRows = 2;  // 24 accumulators of digits, of 32 registers
 constexpr int kF32Rows = 4;
 #else
-constexpr int kRowsAtOnce = 2, kColumnsOfRows = 1;
+constexpr int kRowsAtOnce = 2, kColumnsOfRow = 2, kColumnsOfRows = 1;
 constexpr int kF32Rows = 2;
 #endif
 constexpr int kF32Columns = 4;
+constexpr int kMostColumns = kColumnsOfRow > kColumnsOfRows ? kColumnsOfRow : kColumnsOfRows;
 // Elements of rows of f32 weights that stay in the L1 cache for all rows of x.
 constexpr std::int64_t kF32Part = 1024;
-// How far ahead of their use weights are prefetched, in bytes: the hardware does not read across pages.
-constexpr std::int64_t kAhead = 4096;
 // The rows whose products take as long as reading the weights.
 constexpr std::int64_t kFreeRowsF32 = 16, kFreeRowsCodes = 4;
 const ExpertTraits kTraits = {kVectorBytes};
@@ -161,7 +160,7 @@ float dot_stream_f32(const float* x, const float* w, std::int64_t count) {
 #pragma GCC unroll 4
     for (int a = 0; a < kAccumulators; ++a) {
       const float* at = w + i + a * kLanes;
-      if (a * kVectorBytes % 64 == 0) __builtin_prefetch(reinterpret_cast<const char*>(at) + kAhead);
+      if (a * kVectorBytes % 64 == 0) __builtin_prefetch(reinterpret_cast<const char*>(at) + kExpertAhead);
       acc[a] = fma(load(x + i + a * kLanes), load(at), acc[a]);
     }
   }
@@ -377,6 +376,7 @@ ENGINE_INLINE Factors factors_of(const ExpertMatmulArgs& args, const Column& col
   Vec scale = zero(), zero_point = broadcast(kBits == 4 ? 8.0f : 128.0f);
   if constexpr (kLayout == ExpertBlocks::kInChunks) {
     const std::int64_t rest = args.blocks - first;
+    __builtin_prefetch(column.scales + first + args.scales_ahead);
     scale = rest >= kLanes ? load(column.scales + first) : load_partial(column.scales + first, rest, zero());
     if (column.zero_points) {
       const std::int64_t count = min64(rest, args.in_chunk);
@@ -411,8 +411,6 @@ void dot_codes(const ExpertMatmulArgs& args, const Column* columns, const char* 
   Vec y[kRows][kColumns] = {};
   const char* x[kRows];
   for (int r = 0; r < kRows; ++r) x[r] = rows[r] + kExpertDigitsAt;
-  // Columns are computed kColumns at a time: what follows them is read next. A single one is read as a stream.
-  const std::int64_t ahead = kColumns == 1 ? kAhead : kColumns * args.row_weights;
   std::int64_t block = 0, in_block = 0;  // of the chunk: its first block; chunks of this block before it
   for (std::int64_t chunk = 0; chunk < args.chunks; ++chunk) {
     const std::int64_t at = chunk * kVectorBytes, rest = args.row_weights - at;
@@ -421,7 +419,7 @@ void dot_codes(const ExpertMatmulArgs& args, const Column* columns, const char* 
     for (int c = 0; c < kColumns; ++c) {
       VecInt packed;
       if (rest >= kVectorBytes) {
-        __builtin_prefetch(columns[c].codes + at + ahead);
+        __builtin_prefetch(columns[c].codes + at + kExpertAhead);
         packed = load_byte_quads(columns[c].codes + at);
       } else {  // the activations behind the end are zero
         alignas(kVectorBytes) std::uint8_t last[kVectorBytes] = {};
@@ -479,9 +477,10 @@ struct Product {
 
 template <int kBits, int kDigits, ExpertBlocks kLayout>
 Product pick_rows(std::int64_t rows, std::int64_t columns) {
-  constexpr int kMore = kColumnsOfRows;
+  constexpr int kOne = kColumnsOfRow, kMore = kColumnsOfRows;
   if (rows > 2 && columns >= kMore) return {dot_codes<kBits, kDigits, kLayout, kRowsAtOnce, kMore>, kRowsAtOnce, kMore};
   if (rows == 2 && columns >= kMore) return {dot_codes<kBits, kDigits, kLayout, 2, kMore>, 2, kMore};
+  if (rows == 1 && columns >= kOne) return {dot_codes<kBits, kDigits, kLayout, 1, kOne>, 1, kOne};
   return {dot_codes<kBits, kDigits, kLayout, 1, 1>, 1, 1};
 }
 
@@ -524,9 +523,9 @@ void store_product(const ExpertMatmulArgs& args, const Operands& of, const Produ
   const char* digits[kRowsAtOnce];
   for (std::int64_t r = 0; r < product.rows; ++r)  // three rows are computed as four
     digits[r] = of.digits + x_row(args, rows[min64(r, count - 1)]) * args.digit_row;
-  Column columns[kColumnsOfRows];
+  Column columns[kMostColumns];
   for (std::int64_t c = 0; c < product.columns; ++c) columns[c] = column_of(args, of, e * args.n + column + c);
-  float sums[kRowsAtOnce * kColumnsOfRows];
+  float sums[kRowsAtOnce * kMostColumns];
   product.run(args, columns, digits, sums);
   for (std::int64_t r = 0; r < count; ++r)
     for (std::int64_t c = 0; c < product.columns; ++c) {

@@ -16,6 +16,8 @@
 
 namespace engine {
 
+// How far ahead of their use weights are prefetched, in bytes: the hardware does not read across pages.
+constexpr std::int64_t kExpertAhead = 4096;
 constexpr int kExpertDigits = 3;
 constexpr int kExpertLanes = 16;              // of the largest vector register
 constexpr std::int64_t kExpertDigitsAt = 64;  // of a row of x, behind its unit
@@ -45,6 +47,7 @@ struct ExpertMatmulArgs {
   std::int32_t index_bytes;  // 4 or 8
   std::int32_t bits;         // of a code; 0: f32
   std::int64_t block, blocks;
+  std::int64_t scales_ahead;  // scales of the codes that are prefetched
   ExpertBlocks layout;
   std::int64_t in_chunk, chunks_of_block;  // blocks of a chunk with kInChunks, and chunks of a block with kOfChunks
   std::int32_t lane_blocks[kExpertLanes];  // with kInChunks: the block of each lane, from the first one of the chunk

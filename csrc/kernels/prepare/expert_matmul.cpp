@@ -47,6 +47,7 @@ void read_codes(const StepRequest& request, ExpertMatmulArgs& args) {
   args.layout = layout_of_blocks(args);
   for (int lane = 0; lane < kExpertLanes; ++lane)
     args.lane_blocks[lane] = static_cast<std::int32_t>(lane * codes_of_lane(args.bits) / args.block);
+  args.scales_ahead = kExpertAhead * 8 / args.bits / args.block;
   args.in_chunk = std::max<std::int64_t>(1, args.chunk / args.block);
   args.chunks_of_block = args.blocks <= 1 ? args.chunks + 1 : std::max<std::int64_t>(1, args.block / args.chunk);
   const std::int64_t row = kExpertDigitsAt + args.chunks * (vector_bytes + args.digits * args.chunk);
