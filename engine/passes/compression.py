@@ -19,6 +19,13 @@ from engine.ops.tensors import Array, tensor_from_raw, tensor_to_raw, transposed
 from engine.passes.block_search import BlockCodes, search_blocks
 from engine.passes.compressible import CompressibleMatrix, candidates
 from engine.passes.compression_report import CompressedLayer, CompressedModel, SkippedLayer
+from engine.passes.expert_compression import (
+    ExpertMatrices,
+    expert_matrices,
+    replace_experts,
+    search_experts,
+    why_not_packable,
+)
 from engine.passes.runtime_info import copy_runtime_info
 
 Selection: TypeAlias = str | Iterable[str] | Callable[[Node], bool]
@@ -47,9 +54,10 @@ def compress_weights(
     """A copy of `model` whose constant matrices are integers of few bits, each block with a scale. Needs no data.
 
     Each matrix that MatMul or Gemm multiplies with becomes the DequantizeLinear of integers, which any runtime of
-    opset 21 computes; inputs, outputs and names stay. Scales are searched to have the least squared error (see
-    `search_blocks`), and have the type of the matrix. The constants are the only data that is computed: linear in
-    their bytes, about a second of one core for a matrix of 4096 x 4096.
+    opset 21 computes; inputs, outputs and names stay. The matrices of the experts of a MoE become codes as a QMoE has
+    them. Scales are searched to have the least squared error (see `search_blocks`), and have the type of the matrix.
+    The constants are the only data that is computed: linear in their bytes, about a second of one core for a matrix of
+    4096 x 4096.
 
     Args:
         weights: "int4" or "int8".
@@ -68,7 +76,9 @@ def compress_weights(
         raise PassError(f"compress_weights: group is {group!r}; expected 2 or more, or 0 for one scale per column")
     clone = model.clone()
     found = candidates(clone)
+    mixtures = expert_matrices(clone)
     names = [use.node.friendly_name for each in found for use in each.uses]
+    names += [node.friendly_name for each in mixtures for node in each.nodes]
     is_included, is_excluded = _selected(include, names, "include"), _selected(exclude, names, "exclude")
     element_type = _TYPES[weights][0 if symmetric else 1]
     before = weight_bytes(clone)
@@ -86,6 +96,18 @@ def compress_weights(
             made = "excluded"
         else:
             made = _why_not_compressible(candidate, least) or _compress(candidate, nodes, element_type, group)
+        if isinstance(made, CompressedLayer):
+            layers.append(made)
+        else:
+            skipped.append(SkippedLayer(nodes, made))
+    for mixture in mixtures:
+        nodes = tuple(node.friendly_name for node in mixture.nodes)
+        if not all(map(is_included, mixture.nodes)):
+            made = "not included"
+        elif any(map(is_excluded, mixture.nodes)):
+            made = "excluded"
+        else:
+            made = _compress_experts(mixture, nodes, element_type, group, least)
         if isinstance(made, CompressedLayer):
             layers.append(made)
         else:
@@ -149,6 +171,40 @@ def _compress(
         block,
         constant.byte_size,
         size + (constant.byte_size if candidate.has_other_readers else 0),
+        math.sqrt(found.squared_error / found.squared_sum) if found.squared_sum else 0.0,
+        found.largest_error,
+    )
+
+
+def _compress_experts(
+    mixture: ExpertMatrices, nodes: tuple[str, ...], element_type: ElementType, group: int, least: int
+) -> CompressedLayer | str:
+    """Replace the matrices of experts; or the reason why not."""
+    constant = mixture.constant
+    experts, rows, columns = shape = constant.shape
+    if constant.element_type not in _REALS:
+        return f"it is {constant.element_type}; expected {', '.join(map(str, _REALS))}"
+    if min(rows, columns) < least:
+        return f"it has shape {list(shape)}; its matrices are smaller than {least}"
+    if reason := why_not_packable(shape, element_type):
+        return reason
+    block = min(group, columns) if group else columns
+    size = _byte_size(columns, experts * rows, block, element_type, constant.element_type)
+    if size >= constant.byte_size:
+        return f"it would take {byte_count(size)} instead of {byte_count(constant.byte_size)}"
+    if not _are_moderate(constant.data, largest := _LARGEST[constant.element_type]):
+        constant.release()
+        return f"it has elements that are NaN, infinite or larger than {largest:.2g}"
+    found = search_experts(constant.data, element_type, block)
+    constant.release()
+    replace_experts(mixture, found, element_type, block)
+    return CompressedLayer(
+        nodes,
+        (columns, experts * rows),
+        element_type,
+        block,
+        constant.byte_size,
+        size + (constant.byte_size if mixture.has_other_readers else 0),
         math.sqrt(found.squared_error / found.squared_sum) if found.squared_sum else 0.0,
         found.largest_error,
     )
