@@ -129,7 +129,7 @@ class MaskedCaches(ModelPass):
             if _gives_length(node) and _viewed(node.input_value(0)) in sources:
                 raise PassError(
                     f"{self.name}: {node} has the number of columns, on which other results than the keys depend; they "
-                    "would differ for a sequence beside longer ones: use a Generator for each"
+                    "would differ for a sequence beside longer ones: compute each alone, by Scheduler(is_batched=False)"
                 )
 
 
