@@ -137,7 +137,7 @@ RUN = {
     "docs/visualize.md": Document(5),
     "docs/virtual-devices.md": Document(5),
     "docs/stateful-models.md": Document(8),
-    "docs/language-models.md": Document(19, 1, packages=("llguidance", "onnxscript", "peft", "torch", "transformers")),
+    "docs/language-models.md": Document(20, 1, packages=("llguidance", "onnxscript", "peft", "torch", "transformers")),
     "apps/ray/README.md": Document(0, 1),
     "apps/serve/README.md": Document(0, 1),
     "docs/add-a-command.md": Document(1),
