@@ -19,7 +19,7 @@ from onnx import TensorProto
 
 from apps.serve.tests.conftest import Running, collecting, dense, running, wait_for, write
 from engine import Core
-from engine.generation import Generator
+from engine.generation import Generator, Sampling
 from engine.passes import MakeStateful
 from tests.genai_decoders import Decoder
 
@@ -170,6 +170,18 @@ def test_completions_as_openai_clients_ask(server: Running, alone: Any) -> None:
     assert json.loads(server.get("/openai/v1/models")[1])["data"] == [{"id": "llama", "object": "model"}]
 
 
+def test_completions_with_penalties_and_biases(server: Running) -> None:
+    core = Core()
+    model = core.read_model(DECODER)
+    MakeStateful().run_on_model(model)
+    options: dict[str, Any] = {"presence_penalty": 1.5, "frequency_penalty": 0.5, "min_p": 0.2}
+    sampling = Sampling(temperature=0.5, seed=3, logit_bias={7: 2.5, 26: -100}, **options)
+    expected = Generator(core.compile_model(model, "CPU"), sampling).generate(PROMPTS[0], 12)[0]
+    body = {"model": "llama", "prompt": PROMPTS[0], "max_tokens": 12, "temperature": 0.5, "seed": 3, **options}
+    with post(server, "/openai/v1/completions", body | {"logit_bias": {"7": 2.5, "26": -100}}) as response:
+        assert json.load(response)["choices"][0]["token_ids"] == expected
+
+
 def test_completions_that_a_stop_token_ends(server: Running, alone: Any, tmp_path: Path) -> None:
     """Clients ask for more after "length", and take an answer with "stop" as complete."""
     tokens = alone(PROMPTS[0], 4)
@@ -204,12 +216,17 @@ def test_completions_that_a_stop_token_ends(server: Running, alone: Any, tmp_pat
         *(
             ({"model": "llama", "prompt": [1], name: value}, 400, f"`{name}`")
             for name, value in {
-                "stop": ["."], "n": 2, "best_of": 3, "echo": True, "suffix": "a", "logprobs": 0, "logit_bias": {"1": 2},
-                "presence_penalty": 0.5, "frequency_penalty": -1, "stop_token_ids": [2], "min_tokens": 3, "min_p": 0.1,
+                "stop": ["."], "n": 2, "best_of": 3, "echo": True, "suffix": "a", "logprobs": 0, "logit_bias": {"a": 2},
+                "presence_penalty": 2.5, "frequency_penalty": -3, "stop_token_ids": [2], "min_tokens": 3, "min_p": 1.1,
                 "ignore_eos": True, "response_format": {"type": "json_object"}, "guided_json": {}, "foo_bar": 1,
                 "repetition_penalty": 1e308, "temperature": 1e6, "top_p": 1.5, "top_k": 2**40, "seed": 2**64,
                 "max_tokens": -(10**18), "timeout": 1, "priority": 1,
             }.items()
+        ),
+        *(
+            ({"model": "llama", "prompt": [1], "logit_bias": bias}, 400, "logit_bias")
+            for bias in (3, [1], {"-1": 1}, {"1": 101}, {"1": "x"}, {"1": None}, {"1.5": 1}, {"32": 1}, {"9" * 99: 1},
+                         {str(token): 1 for token in range(1025)}, {"1": 1, "01": 2})
         ),
         ({"model": "llama", "prompt": [1], "temperature": "9" * 10_000}, 400, "temperature"),
         ({"model": "llama", "prompt": [1], "stream_options": 1}, 400, "stream_options"),

@@ -12,7 +12,10 @@ from engine.generation import Sampling
 _NUMBERS: Final[Mapping[str, tuple[type[Any], float, float]]] = {
     "temperature": (float, 0, 100),
     "top_p": (float, 0, 1),
+    "min_p": (float, 0, 1),
     "repetition_penalty": (float, 0.01, 100),
+    "presence_penalty": (float, -2, 2),
+    "frequency_penalty": (float, -2, 2),
     "top_k": (int, 0, (1 << 31) - 1),
     "seed": (int, 0, (1 << 64) - 1),
 }
@@ -20,14 +23,15 @@ _NUMBERS: Final[Mapping[str, tuple[type[Any], float, float]]] = {
 _PLAIN: Final[Mapping[str, Sequence[Any]]] = {
     **dict.fromkeys(("n", "best_of"), (1,)),
     **dict.fromkeys(("stop", "stop_token_ids", "bad_words", "stop_words"), ([], "")),
-    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_tokens", "min_p"), (0,)),
+    "min_tokens": (0,),
     **dict.fromkeys(("echo", "ignore_eos", "use_beam_search"), (False,)),
     "suffix": ("",),
     "logprobs": (False,),
-    "logit_bias": ({},),
     "response_format": ({"type": "text"},),
 }
 """Unsupported parameters, and the accepted values, with which they do not change the answer."""
+_BIASED: Final = 1024
+"""The most tokens with a bias."""
 _WITHOUT_EFFECT: Final = frozenset({"user", "metadata", "store", "service_tier"})
 """Parameters for OpenAI's accounting, which do not affect the answer."""
 
@@ -42,16 +46,29 @@ def generation_of(parameters: Mapping[str, Any], most_tokens: int) -> tuple[int,
     _require_supported(given)
     values = {name: _number(name, given[name], *_NUMBERS[name]) for name in _NUMBERS if name in given}
     wanted = _number("max_tokens", given.get("max_tokens", most_tokens), int, 1, math.inf)
-    return wanted, Sampling(**values)
+    return wanted, Sampling(**values, logit_bias=_bias(given.get("logit_bias", {})))
+
+
+def _bias(value: Any) -> tuple[tuple[int, float], ...]:
+    """What is added to the logits of tokens, which JSON has as texts."""
+    if not isinstance(value, dict) or len(value) > _BIASED:
+        found = f"{len(value)} tokens" if isinstance(value, dict) else f"{value!r:.40}"
+        raise InputError(
+            f'`logit_bias` is {found}; expected an object of {_BIASED} tokens at most, such as {{"15": -1}}'
+        )
+    return tuple(
+        (_number("logit_bias", token, int, 0, (1 << 63) - 1), _number("logit_bias", bias, float, -100, 100))
+        for token, bias in value.items()
+    )
 
 
 def _require_supported(parameters: Mapping[str, Any]) -> None:
     """Raise `InputError` for a parameter that would change the answer, and is not supported; and for an unknown one."""
     for name, value in parameters.items():
-        if name in _NUMBERS or name in _WITHOUT_EFFECT or name == "max_tokens":
+        if name in _NUMBERS or name in _WITHOUT_EFFECT or name in ("max_tokens", "logit_bias"):
             continue
         if name not in _PLAIN:
-            known = ", ".join(("max_tokens", *_NUMBERS))
+            known = ", ".join(("max_tokens", *_NUMBERS, "logit_bias"))
             raise InputError(f"the parameter `{name:.80}` is not supported; leave it out (supported: {known})")
         if not any(type(value) in (type(each), float) and value == each for each in _PLAIN[name]):
             raise InputError(f"the parameter `{name}` is not supported; leave it out")
