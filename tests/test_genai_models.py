@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto
 
 from engine import Core
-from engine.errors import InputError, PassError
+from engine.errors import InputError, PassError, StateError
 from engine.generation import Generator, Scheduler
 from engine.passes import LastPosition, MakeStateful, MaskedCaches
 from tests.genai_decoders import WINDOW, Decoder
@@ -108,7 +108,7 @@ def test_padding_does_not_enter_windows() -> None:
 
 
 def test_batches_and_forks_of_windows() -> None:
-    """A batch pads; a fork goes on by itself; columns that have left the window cannot be restored."""
+    """A fork goes on by itself."""
     generator = generator_of(Decoder(("windowed", 16), ("packed", 16)).proto(), "CPU")
     prompt, other = [3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]
     alone = [generator_of(Decoder(("windowed", 16), ("packed", 16)).proto(), "CPU").generate(each, 8)[0]
