@@ -124,6 +124,22 @@ def test_batches_and_forks_of_windows() -> None:
         assert each.tokens == [[*prompt, *alone[0]]]
 
 
+def test_windows_return_to_checkpoints() -> None:
+    """Columns that have left a window cannot be restored otherwise."""
+    core = Core()
+    model = core.read_model(Decoder(("windowed", 16), ("packed", 16)).proto())
+    MakeStateful(bound=64).run_on_model(model)
+    network = core.compile_model(model, "CPU")
+    generator, prompt = Generator(network, checkpoints=4), [3, 1, 4, 1, 5, 9]
+    (tokens,) = generator.generate(prompt, 8)
+    generator.rewind(4)
+    assert generator.generate([7], 3) == Generator(network).generate([*prompt, *tokens[:4], 7], 3)
+    plain = Generator(network)
+    plain.generate(prompt, 8)
+    with pytest.raises(StateError, match="no checkpoint is old enough"):
+        plain.rewind(4)
+
+
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
 @pytest.mark.parametrize(
     "layers",
