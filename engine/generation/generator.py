@@ -264,8 +264,11 @@ class Generator:
             raise InputError(f"repeat continues one sequence, and there are {0 if known is None else len(known.rows)}")
         self._settle()
         if known.length - known.computed > 1:
-            inputs, _ = self._inputs(known.shortened(1))
-            self._request.infer(inputs)
+            self._sequences = known.shortened(1)
+            try:
+                self.logits()
+            finally:
+                self._sequences = known
             known.computed = known.length - 1
         if known.computed:
             self._request.reorder([0] * count)
