@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core
-from engine.errors import Cancelled, EngineError, InputError, StateError
+from engine.errors import Cancelled, EngineError, InputError, OutOfMemoryError, StateError
 from engine.generation import Draft, Generator, PromptLookup, Sampling
 from engine.passes import LastPosition, MakeStateful
 
@@ -418,6 +418,28 @@ def test_positions_that_the_network_does_not_have(device: str) -> None:
         results[-1] += list(generator.stream(5))
     assert results[0] == results[1]
     assert len(results[0]) >= 60
+
+
+def test_no_memory_for_proposals_ends_them_until_a_reset(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without them needs less."""
+    generator = Generator(llama, draft=LOOKUP)
+    expected = Generator(llama).generate(PROMPT, 40)
+    kind = type(generator.request)
+    original = kind.infer
+
+    def infer(self: Any, inputs: Any = None) -> Any:
+        if 1 < inputs["input_ids"].shape[1] < len(PROMPT):
+            raise OutOfMemoryError("not enough memory")
+        return original(self, inputs)
+
+    monkeypatch.setattr(kind, "infer", infer)
+    assert generator.generate(PROMPT, 40) == expected
+    monkeypatch.undo()
+    assert generator.speculation is not None
+    assert generator.speculation.accepted == 0
+    generator.reset()
+    assert generator.generate(PROMPT, 40) == expected
+    assert generator.speculation.accepted > 20
 
 
 def test_logits_that_are_no_numbers_end_a_sequence_at_the_same_token() -> None:

@@ -213,6 +213,7 @@ class Generator:
 
     def reset(self) -> None:
         """Forget all tokens, so that the next prompt starts a new text."""
+        self._proposal_room = columns_of(self._network.signature, self._room)
         self._request.reset_state()
         self._sequences, self._ahead = None, _NOTHING_AHEAD
         if self._speculation is not None:
