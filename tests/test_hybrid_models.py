@@ -268,6 +268,22 @@ def test_a_state_saved_and_loaded_goes_on_without_checkpoints(tmp_path: Path) ->
     assert (other.length, other.checkpoints) == (6, [])
 
 
+def test_a_gathered_batch_has_no_checkpoints() -> None:
+    """They are of other sequences."""
+    network = network_of("CPU")
+    one, other = (Generator(network, checkpoints=3) for _ in range(2))
+    for each, prompt in ((one, [3, 1, 4, 1, 5]), (other, [2, 7, 1, 8, 2])):
+        each.append(prompt)
+        each.logits()
+        each.append([9])
+        each.logits()
+    one.request.gather([(other.request, 0, 6), (one.request, 0, 6)])
+    assert one.request.checkpoints == []
+    with pytest.raises(StateError):
+        one.request.undo(1)
+    assert other.request.checkpoints
+
+
 def test_prompts_of_different_lengths_are_refused() -> None:
     """Padding would change the states of the shorter ones."""
     generator = Generator(network_of("CPU"))

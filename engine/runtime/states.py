@@ -352,8 +352,9 @@ class States:
                 triples, [port.variable.batch_axis or 0 for port in self.ports], has_room=has_room
             )
             self._values = {port.name: value for port, value in zip(self.ports, made.arrays, strict=True)}
-            return
-        self._values = {port.name: self._gathered(port, sources) for port in self.ports}
+        else:
+            self._values = {port.name: self._gathered(port, sources) for port in self.ports}
+        self._checkpoints.forget()
 
     def _check_gathered(self, port: StatePort, states: States, index: int, count: int, first: States) -> None:
         axis, grown = port.variable.batch_axis, port.variable.axis
