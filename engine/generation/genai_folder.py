@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
 from engine.errors import EngineError, ModelReadError, UnsupportedError
-from engine.generation.generator import IDS, LOGITS, MASK, POSITIONS
+from engine.generation.roles import IDS, LOGITS, MASK, POSITIONS
 from engine.generation.sampling import Sampling
 from engine.startup import dataclass
 

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.errors import Busy, Cancelled, DeadlineExceeded, EngineError, InputError, StateError
-from engine.generation.adapted import AdapterInputs, adapter_inputs, checked_adapters
+from engine.generation.adapted import AdapterInputs, checked_adapters
 from engine.generation.adapter import Adapter
+from engine.generation.batch import Batch
+from engine.generation.roles import (
+    COLUMNS,
+    FILLED,
+    IDS,
+    LOGITS,
+    MASK,
+    POSITIONS,
+    RANKS,
+    STARTS,
+    Array,
+    Tokens,
+    checked_names,
+    checked_rows,
+    columns_of,
+    input_for,
+    is_replaced,
+    largest_token,
+    require_rewinding,
+    room_of,
+    vocabulary_of,
+)
 from engine.generation.sampling import Sampling
 from engine.generation.speculation import (
     Choice,
@@ -23,29 +44,12 @@ from engine.generation.speculation import (
     chosen_tokens,
     completed,
     completed_async,
-    copy_of,
 )
-from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, Signature
+from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.startup import dataclass
 
 if TYPE_CHECKING:
-    from engine.ir import Variable
-
-Array = NDArray[Any]
-Tokens = Sequence[int] | Sequence[Sequence[int]] | Array
-
-IDS = "input_ids"
-MASK = "attention_mask"
-POSITIONS = "position_ids"
-COLUMNS = "cache_position"
-STARTS = "write_indices"
-FILLED = "nonpad_kv_seqlen"
-LOGITS = "logits"
-
-_RANKS: Final = {IDS: 2, MASK: 2, POSITIONS: 2, COLUMNS: 1, STARTS: 1, FILLED: 1}
-"""The ranks of the inputs, by role."""
-_STREAMS: Final = 3
-"""The positions of a token in models that also see pictures: in time, height and width."""
+    pass
 
 
 class Generator:
@@ -100,7 +104,7 @@ class Generator:
         adapter: Adapter | Sequence[Adapter | None] | None = None,
     ) -> None:
         self._network = network
-        self._names = checked_names(network.signature, names or {}, tuple(_RANKS), takes_adapters=True)
+        self._names = checked_names(network.signature, names or {}, tuple(RANKS), takes_adapters=True)
         self.sampling = sampling or Sampling()
         self.stop_tokens = frozenset(stop_tokens)
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
@@ -121,7 +125,7 @@ class Generator:
         self._request.keep_checkpoints(checkpoints)
         self._marks: list[int] = []
         """The tokens that were computed before each inference whose values the request keeps."""
-        self._sequences: _Sequences | None = None
+        self._sequences: Batch | None = None
         self._ahead = _NOTHING_AHEAD
         self._adapter_inputs = AdapterInputs(network.signature)
         self.adapter = adapter
@@ -182,7 +186,7 @@ class Generator:
         later or for a model without `attention_mask`, and for a batch in which a sequence has ended.
         """
         rows = checked_rows(tokens, self._vocabulary, self._largest)
-        known = self._sequences or _Sequences.empty(len(rows), self.sampling.seed)
+        known = self._sequences or Batch.empty(len(rows), self.sampling.seed)
         if len(rows) != len(known.rows):
             raise InputError(f"got tokens for {len(rows)} sequences; expected {len(known.rows)}, as before")
         if len(rows) > 1 and any(known.ended):
@@ -372,7 +376,7 @@ class Generator:
             speculation.record(0, 0, 1)
         return chosen
 
-    def _speculated(self, speculation: Speculation, known: _Sequences, most: int | None) -> Turn[int | None]:
+    def _speculated(self, speculation: Speculation, known: Batch, most: int | None) -> Turn[int | None]:
         """The next token, by a run that computes proposed tokens, too; None if there are none."""
         limits = [most - 1] if most is not None else []
         limits += [self._most_checked - 1] if self._most_checked is not None else []
@@ -420,7 +424,7 @@ class Generator:
         found: Array = logits[0, -count:]
         return found
 
-    def _give(self, known: _Sequences, token: int, random: np.random.Generator) -> None:
+    def _give(self, known: Batch, token: int, random: np.random.Generator) -> None:
         """Append a chosen token, behind tokens that are computed."""
         extended = known.extended([[token]], is_generated=True)
         extended.computed, extended.randoms, extended.ended = known.length, [random], [token in self.stop_tokens]
@@ -460,7 +464,7 @@ class Generator:
             )
         return Speculation(options, made, columns_of(options.network.signature, made._room))
 
-    def _inputs(self, known: _Sequences | None) -> tuple[dict[str, Array], _Sequences]:
+    def _inputs(self, known: Batch | None) -> tuple[dict[str, Array], Batch]:
         if known is None or known.computed == known.length:
             raise InputError("there are no new tokens to compute; call append first")
         if not known.computed:
@@ -511,7 +515,7 @@ class Generator:
         mark, self._marks = self._marks[index], self._marks[:index]
         return mark
 
-    def _computed(self, known: _Sequences, logits: Array) -> Array:
+    def _computed(self, known: Batch, logits: Array) -> Array:
         """The logits for the last token of each sequence, taken from the logits of all new tokens or of only the last
         ones.
         """
@@ -526,7 +530,7 @@ class Generator:
             self._move_padding(known)
         return chosen
 
-    def _move_padding(self, known: _Sequences) -> None:
+    def _move_padding(self, known: Batch) -> None:
         """Let the prompts of a batch end at the same column, so that a window over the last columns has their tokens.
 
         Not for a model that computes the positions at which it writes.
@@ -623,253 +627,6 @@ class _Ahead:
 
 
 _NOTHING_AHEAD: Final = _Ahead([])
-
-
-@dataclass(slots=True)
-class _Sequences:
-    """The tokens of a batch: as the model computes them, padded to one length, and without padding.
-
-    `computed` columns of `ids` have been computed.
-    """
-
-    rows: list[list[int]]
-    generated: list[list[bool]]
-    """Which tokens of the rows were generated, not appended."""
-    ids: Array
-    mask: Array
-    positions: Array
-    randoms: list[np.random.Generator]
-    ended: list[bool]
-    computed: int = 0
-
-    @classmethod
-    def empty(cls, count: int, seed: int | None) -> _Sequences:
-        none = np.zeros((count, 0), np.int64)
-        # A generator for each sequence: what it draws does not depend on the others.
-        randoms = [np.random.default_rng(None if seed is None else [seed, row]) for row in range(count)]
-        rows: list[list[int]] = [[] for _ in range(count)]
-        return cls(rows, [[] for _ in rows], none, none.astype(bool), none, randoms, [False] * count)
-
-    @property
-    def length(self) -> int:
-        """The number of columns."""
-        return int(self.ids.shape[1])
-
-    def copy(self) -> _Sequences:
-        made = self.extended([[] for _ in self.rows])
-        made.randoms = [copy_of(random) for random in self.randoms]
-        return made
-
-    def seen(self, row: int, sampling: Sampling) -> tuple[Array, np.random.Generator, Array]:
-        """The tokens of a row, what draws its numbers, and its generated tokens, as `Sampling.choose` takes them."""
-        tokens = np.array(self.rows[row] if sampling.reads_tokens else [], np.int64)
-        return tokens, self.randoms[row], tokens[np.array(self.generated[row][: len(tokens)], bool)]
-
-    def extended(self, rows: Sequence[Sequence[int]], *, is_generated: bool = False) -> _Sequences:
-        width = max(map(len, rows))
-        ids, mask = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), bool)
-        for index, row in enumerate(rows):
-            ids[index, : len(row)] = row
-            mask[index, : len(row)] = True
-        before = self.mask.sum(axis=1, dtype=np.int64)[:, None]
-        positions = np.maximum(before + np.cumsum(mask, axis=1) - 1, 0)
-        return _Sequences(
-            [[*old, *new] for old, new in zip(self.rows, rows, strict=True)],
-            [[*old, *[is_generated] * len(new)] for old, new in zip(self.generated, rows, strict=True)],
-            np.concatenate([self.ids, ids], axis=1),
-            np.concatenate([self.mask, mask], axis=1),
-            np.concatenate([self.positions, positions], axis=1),
-            self.randoms,
-            list(self.ended),
-            self.computed,
-        )
-
-    def compacted(self) -> _Sequences:
-        """The sequences with the padding behind all tokens, also behind tokens appended to padded prompts."""
-        columns = np.argsort(~self.mask, axis=1, kind="stable")
-        kept = (self.ids, self.mask, self.positions)
-        ids, mask, positions = (np.take_along_axis(each, columns, axis=1) for each in kept)
-        return replace(self, ids=ids, mask=mask, positions=positions)
-
-    def shortened(self, count: int) -> _Sequences:
-        if not self.mask[:, self.length - count :].all():
-            raise StateError(f"cannot rewind by {count} tokens: some of the sequences were padded among them")
-        left = self.length - count
-        return _Sequences(
-            [row[: len(row) - count] for row in self.rows],
-            [row[: len(row) - count] for row in self.generated],
-            self.ids[:, :left],
-            self.mask[:, :left],
-            self.positions[:, :left],
-            self.randoms,
-            [False] * len(self.rows),
-            min(self.computed, left),
-        )
-
-    def reordered(self, indices: Sequence[int]) -> _Sequences:
-        order = list(indices)
-        return _Sequences(
-            [list(self.rows[i]) for i in order],
-            [list(self.generated[i]) for i in order],
-            self.ids[order],
-            self.mask[order],
-            self.positions[order],
-            [copy_of(self.randoms[i]) for i in order],
-            [self.ended[i] for i in order],
-            self.computed,
-        )
-
-
-def checked_rows(tokens: Tokens, vocabulary: int | None, largest: int) -> list[list[int]]:
-    """The tokens of each sequence.
-
-    Raises `InputError` if they are not numbers of tokens in the model's vocabulary; of a model that does not state its
-    length, if the input cannot hold them: it holds `largest` at most.
-    """
-    listed: list[Any] = tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)
-    is_batch = bool(listed) and isinstance(listed[0], (list, tuple, np.ndarray))
-    rows = [list(row) for row in listed] if is_batch else [listed]
-    most = largest if vocabulary is None else min(vocabulary - 1, largest)
-    for row in rows:
-        if not row:
-            raise InputError("tokens must not be empty: append one token or more to each sequence")
-        for token in row:
-            if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
-                raise InputError(f"a token is an integer; got {token!r}")
-            if not 0 <= token <= most:
-                raise InputError(f"token {_shown(int(token))} is out of range; expected 0 to {most}")
-    return [[int(token) for token in row] for row in rows]
-
-
-def largest_token(signature: Signature, ids: str) -> int:
-    """The largest number that the input of tokens can hold."""
-    return int(np.iinfo(signature.inputs[signature.find_input(ids)].element_type.numpy).max)
-
-
-def _shown(token: int) -> str:
-    """A number for a message; Python writes no number of thousands of digits."""
-    return str(token) if -(2**64) < token < 2**64 else f"of {token.bit_length()} bits"
-
-
-def checked_names(
-    signature: Signature,
-    names: dict[str, str],
-    roles: Sequence[str] = (IDS, MASK, POSITIONS),
-    *,
-    takes_adapters: bool = False,
-) -> dict[str, str]:
-    """The names of the model's inputs and of its logits, by role; roles that the model does not have are left out.
-
-    The inputs of adapters have no role; unless the caller `takes_adapters`, they are refused.
-    """
-    if unknown := names.keys() - {*roles, LOGITS}:
-        raise InputError(f"unknown role `{min(unknown)}` in names; expected {', '.join((*roles, LOGITS))}")
-    given = {port.name for port in signature.inputs}
-    found = {role: names.get(role, role) for role in roles if names.get(role, role) in given or role in names}
-    for role in {IDS, *names} & set(roles):
-        signature.find_input(found.get(role, role))  # raises, listing the inputs
-    for role, name in found.items():
-        shape, rank = signature.inputs[signature.find_input(name)].shape, _RANKS[role]
-        is_of_pictures = role == POSITIONS and shape.rank.is_static and len(shape) == 3 and shape[0].accepts(_STREAMS)
-        if shape.rank.is_static and len(shape) != rank and not is_of_pictures:
-            raise InputError(
-                f"{signature.network}: input `{name}` has shape {shape}; expected rank {rank}, as `{role}`"
-            )
-    found[LOGITS] = names.get(LOGITS, LOGITS)
-    signature.find_output(found[LOGITS])
-    adapters = adapter_inputs(signature)
-    if adapters and not takes_adapters:
-        raise InputError(
-            f"{signature.network} takes adapters, which only a Generator applies; compile it without MakeAdaptable"
-        )
-    if others := given - set(found.values()) - adapters:
-        raise InputError(
-            f"{signature.network}: input `{min(others)}` does not have one of the roles {', '.join(roles)}; if it has "
-            "one of them under another name, pass its name in names; if it is a past value, make the model stateful: "
-            "engine.passes.MakeStateful"
-        )
-    if not signature.states:
-        raise InputError(f"{signature.network} has no variables; make the model stateful: engine.passes.MakeStateful")
-    return found
-
-
-def is_replaced(variable: Variable) -> bool:
-    """Whether each inference replaces the value as a whole, which thus does not keep its past values."""
-    return variable.axis is None and variable.written_axis is None
-
-
-def input_for(signature: Signature, name: str, value: Array) -> Array:
-    """The value of an input, in its type; positions in time, height and width are the same for text."""
-    port = signature.inputs[signature.find_input(name)]
-    if port.shape.rank.is_static and len(port.shape) > value.ndim:
-        value = np.broadcast_to(value, (_STREAMS, *value.shape))
-    return np.ascontiguousarray(value, port.element_type.numpy)
-
-
-def room_of(signature: Signature, names: dict[str, str]) -> int | None:
-    """The positions of the model's caches; None if they grow.
-
-    Raises `InputError` if they have different lengths, an `attention_mask` of another width, or if the model has an
-    input for where to write, and a variable neither grows nor is known to be written.
-    """
-    variables = [state.variable for state in signature.states]
-    written = [(v, int(v.initial.shape[v.written_axis])) for v in variables if v.written_axis is not None]
-    where = next((names[role] for role in (COLUMNS, STARTS, FILLED) if role in names), None)
-    unknown = [v.name for v in variables if v.axis is None and v.written_axis is None]
-    if where is not None and unknown:
-        raise InputError(
-            f"{signature.network}: input `{where}` says where to write, and it is not known how the model writes "
-            f"variable `{unknown[0]}`; expected TensorScatter (linear), or ScatterND or ScatterElements along one "
-            "dimension. If that is what it does, name the dimension: MakeStateful([Variable(..., written_axis=...)])"
-        )
-    if not written:
-        return None
-    variable, room = written[0]
-    for other, length in written:
-        if length != room:
-            raise InputError(
-                f"{signature.network}: variable `{variable.name}` has {room} positions, and `{other.name}` {length}; "
-                "expected caches of one length"
-            )
-    if MASK in names:
-        shape = signature.inputs[signature.find_input(names[MASK])].shape
-        if shape.rank.is_static and not shape[1].accepts(room):
-            raise InputError(
-                f"{signature.network}: input `{names[MASK]}` has shape {shape}, and the model's caches have {room} "
-                "positions; expected a mask as wide as they are"
-            )
-    return room
-
-
-def columns_of(signature: Signature, room: int | None) -> int | None:
-    """The most columns of a sequence: the positions of its caches, or the bound of variables that grow."""
-    variables = [state.variable for state in signature.states]
-    bounds = [v.bound - v.initial.shape[v.axis] for v in variables if v.axis is not None and v.bound is not None]
-    return min(bounds if room is None else [*bounds, room], default=None)
-
-
-def require_rewinding(signature: Signature, names: dict[str, str]) -> None:
-    """Raise `InputError` if tokens of a model cannot be taken back, or it takes a fixed number of them."""
-    for state in signature.states:
-        if not state.variable.is_growing and state.variable.written_axis is None:
-            raise InputError(
-                f"{signature.network}: variable `{state.name}` does not keep its past values, so proposed tokens could "
-                "not be taken back; leave out draft"
-            )
-    shape = signature.inputs[signature.find_input(names[IDS])].shape
-    if shape.rank.is_static and shape[1].is_static:
-        raise InputError(
-            f"{signature.network}: input `{names[IDS]}` has shape {shape}, a fixed number of tokens; proposed tokens "
-            "need a model that takes any number of them"
-        )
-
-
-def vocabulary_of(signature: Signature, logits: str) -> int | None:
-    """The number of tokens, if the model's output states it."""
-    shape = signature.outputs[signature.find_output(logits)].shape
-    if shape.rank.is_dynamic or not len(shape) or shape[-1].is_dynamic:
-        return None
-    return shape[-1].get_length()
 
 
 def _check_count(count: int, name: str = "max_tokens") -> None:

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import Cancelled, DeviceError, EngineError, InputError, OutOfMemoryError, StateError
-from engine.generation.generator import (
+from engine.generation.prefix_cache import PrefixCache
+from engine.generation.prompt_chunks import PromptChunks
+from engine.generation.roles import (
     IDS,
     LOGITS,
     MASK,
@@ -23,8 +25,6 @@ from engine.generation.generator import (
     largest_token,
     vocabulary_of,
 )
-from engine.generation.prefix_cache import PrefixCache
-from engine.generation.prompt_chunks import PromptChunks
 from engine.generation.sampling import Sampling
 from engine.generation.scheduler_statistics import SchedulerStatistics
 from engine.generation.sequence_groups import Division, RunCost, SequenceGroup, division_of

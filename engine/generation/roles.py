@@ -1,0 +1,184 @@
+"""The inputs and outputs of a language model by role, and what they allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import InputError
+from engine.generation.adapted import adapter_inputs
+from engine.plugin_api import Signature
+
+if TYPE_CHECKING:
+    from engine.ir import Variable
+
+Array = NDArray[Any]
+Tokens = Sequence[int] | Sequence[Sequence[int]] | Array
+
+IDS = "input_ids"
+MASK = "attention_mask"
+POSITIONS = "position_ids"
+COLUMNS = "cache_position"
+STARTS = "write_indices"
+FILLED = "nonpad_kv_seqlen"
+LOGITS = "logits"
+
+RANKS: Final = {IDS: 2, MASK: 2, POSITIONS: 2, COLUMNS: 1, STARTS: 1, FILLED: 1}
+"""The ranks of the inputs, by role."""
+_STREAMS: Final = 3
+"""The positions of a token in models that also see pictures: in time, height and width."""
+
+
+def checked_rows(tokens: Tokens, vocabulary: int | None, largest: int) -> list[list[int]]:
+    """The tokens of each sequence.
+
+    Raises `InputError` if they are not numbers of tokens in the model's vocabulary; of a model that does not state its
+    length, if the input cannot hold them: it holds `largest` at most.
+    """
+    listed: list[Any] = tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)
+    is_batch = bool(listed) and isinstance(listed[0], (list, tuple, np.ndarray))
+    rows = [list(row) for row in listed] if is_batch else [listed]
+    most = largest if vocabulary is None else min(vocabulary - 1, largest)
+    for row in rows:
+        if not row:
+            raise InputError("tokens must not be empty: append one token or more to each sequence")
+        for token in row:
+            if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
+                raise InputError(f"a token is an integer; got {token!r}")
+            if not 0 <= token <= most:
+                raise InputError(f"token {_shown(int(token))} is out of range; expected 0 to {most}")
+    return [[int(token) for token in row] for row in rows]
+
+
+def largest_token(signature: Signature, ids: str) -> int:
+    """The largest number that the input of tokens can hold."""
+    return int(np.iinfo(signature.inputs[signature.find_input(ids)].element_type.numpy).max)
+
+
+def _shown(token: int) -> str:
+    """A number for a message; Python writes no number of thousands of digits."""
+    return str(token) if -(2**64) < token < 2**64 else f"of {token.bit_length()} bits"
+
+
+def checked_names(
+    signature: Signature,
+    names: dict[str, str],
+    roles: Sequence[str] = (IDS, MASK, POSITIONS),
+    *,
+    takes_adapters: bool = False,
+) -> dict[str, str]:
+    """The names of the model's inputs and of its logits, by role; roles that the model does not have are left out.
+
+    The inputs of adapters have no role; unless the caller `takes_adapters`, they are refused.
+    """
+    if unknown := names.keys() - {*roles, LOGITS}:
+        raise InputError(f"unknown role `{min(unknown)}` in names; expected {', '.join((*roles, LOGITS))}")
+    given = {port.name for port in signature.inputs}
+    found = {role: names.get(role, role) for role in roles if names.get(role, role) in given or role in names}
+    for role in {IDS, *names} & set(roles):
+        signature.find_input(found.get(role, role))  # raises, listing the inputs
+    for role, name in found.items():
+        shape, rank = signature.inputs[signature.find_input(name)].shape, RANKS[role]
+        is_of_pictures = role == POSITIONS and shape.rank.is_static and len(shape) == 3 and shape[0].accepts(_STREAMS)
+        if shape.rank.is_static and len(shape) != rank and not is_of_pictures:
+            raise InputError(
+                f"{signature.network}: input `{name}` has shape {shape}; expected rank {rank}, as `{role}`"
+            )
+    found[LOGITS] = names.get(LOGITS, LOGITS)
+    signature.find_output(found[LOGITS])
+    adapters = adapter_inputs(signature)
+    if adapters and not takes_adapters:
+        raise InputError(
+            f"{signature.network} takes adapters, which only a Generator applies; compile it without MakeAdaptable"
+        )
+    if others := given - set(found.values()) - adapters:
+        raise InputError(
+            f"{signature.network}: input `{min(others)}` does not have one of the roles {', '.join(roles)}; if it has "
+            "one of them under another name, pass its name in names; if it is a past value, make the model stateful: "
+            "engine.passes.MakeStateful"
+        )
+    if not signature.states:
+        raise InputError(f"{signature.network} has no variables; make the model stateful: engine.passes.MakeStateful")
+    return found
+
+
+def is_replaced(variable: Variable) -> bool:
+    """Whether each inference replaces the value as a whole, which thus does not keep its past values."""
+    return variable.axis is None and variable.written_axis is None
+
+
+def input_for(signature: Signature, name: str, value: Array) -> Array:
+    """The value of an input, in its type; positions in time, height and width are the same for text."""
+    port = signature.inputs[signature.find_input(name)]
+    if port.shape.rank.is_static and len(port.shape) > value.ndim:
+        value = np.broadcast_to(value, (_STREAMS, *value.shape))
+    return np.ascontiguousarray(value, port.element_type.numpy)
+
+
+def room_of(signature: Signature, names: dict[str, str]) -> int | None:
+    """The positions of the model's caches; None if they grow.
+
+    Raises `InputError` if they have different lengths, an `attention_mask` of another width, or if the model has an
+    input for where to write, and a variable neither grows nor is known to be written.
+    """
+    variables = [state.variable for state in signature.states]
+    written = [(v, int(v.initial.shape[v.written_axis])) for v in variables if v.written_axis is not None]
+    where = next((names[role] for role in (COLUMNS, STARTS, FILLED) if role in names), None)
+    unknown = [v.name for v in variables if v.axis is None and v.written_axis is None]
+    if where is not None and unknown:
+        raise InputError(
+            f"{signature.network}: input `{where}` says where to write, and it is not known how the model writes "
+            f"variable `{unknown[0]}`; expected TensorScatter (linear), or ScatterND or ScatterElements along one "
+            "dimension. If that is what it does, name the dimension: MakeStateful([Variable(..., written_axis=...)])"
+        )
+    if not written:
+        return None
+    variable, room = written[0]
+    for other, length in written:
+        if length != room:
+            raise InputError(
+                f"{signature.network}: variable `{variable.name}` has {room} positions, and `{other.name}` {length}; "
+                "expected caches of one length"
+            )
+    if MASK in names:
+        shape = signature.inputs[signature.find_input(names[MASK])].shape
+        if shape.rank.is_static and not shape[1].accepts(room):
+            raise InputError(
+                f"{signature.network}: input `{names[MASK]}` has shape {shape}, and the model's caches have {room} "
+                "positions; expected a mask as wide as they are"
+            )
+    return room
+
+
+def columns_of(signature: Signature, room: int | None) -> int | None:
+    """The most columns of a sequence: the positions of its caches, or the bound of variables that grow."""
+    variables = [state.variable for state in signature.states]
+    bounds = [v.bound - v.initial.shape[v.axis] for v in variables if v.axis is not None and v.bound is not None]
+    return min(bounds if room is None else [*bounds, room], default=None)
+
+
+def require_rewinding(signature: Signature, names: dict[str, str]) -> None:
+    """Raise `InputError` if tokens of a model cannot be taken back, or it takes a fixed number of them."""
+    for state in signature.states:
+        if not state.variable.is_growing and state.variable.written_axis is None:
+            raise InputError(
+                f"{signature.network}: variable `{state.name}` does not keep its past values, so proposed tokens could "
+                "not be taken back; leave out draft"
+            )
+    shape = signature.inputs[signature.find_input(names[IDS])].shape
+    if shape.rank.is_static and shape[1].is_static:
+        raise InputError(
+            f"{signature.network}: input `{names[IDS]}` has shape {shape}, a fixed number of tokens; proposed tokens "
+            "need a model that takes any number of them"
+        )
+
+
+def vocabulary_of(signature: Signature, logits: str) -> int | None:
+    """The number of tokens, if the model's output states it."""
+    shape = signature.outputs[signature.find_output(logits)].shape
+    if shape.rank.is_dynamic or not len(shape) or shape[-1].is_dynamic:
+        return None
+    return shape[-1].get_length()
