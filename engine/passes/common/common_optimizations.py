@@ -252,6 +252,7 @@ def _internal() -> list[LatePass]:
             "DequantizeLinear",
             makes=["engine.CompressedGather"],
         ),
+        _late("expert_matmul_fusion", "ExpertMatMulFusion", "Gather", "MatMul", makes=["engine.ExpertMatMul"]),
         _late("residual_fusion", "ResidualFusion", "Add|Sum", makes=["engine.FusedConv", "engine.FusedMatMul"]),
         _late("activation_fusion", "ActivationFusion", _ACTIVATIONS, makes=["engine.FusedConv", "engine.FusedMatMul"]),
         _late("byte_table_fusion", "ByteTableFusion", "QuantizeLinear", by_default=False),
