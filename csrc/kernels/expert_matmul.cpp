@@ -16,14 +16,13 @@ namespace {
 using namespace simd;
 
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int kRowsAtOnce = 4, kColumnsOfRow = 1, kColumnsOfRows = 2;  // 24 accumulators of digits, of 32 registers
+constexpr int kRowsAtOnce = 4, kColumnsOfRows = 2;  // 24 accumulators of digits, of 32 registers
 constexpr int kF32Rows = 4;
 #else
-constexpr int kRowsAtOnce = 2, kColumnsOfRow = 2, kColumnsOfRows = 1;
+constexpr int kRowsAtOnce = 2, kColumnsOfRows = 1;
 constexpr int kF32Rows = 2;
 #endif
 constexpr int kF32Columns = 4;
-constexpr int kMostColumns = kColumnsOfRow > kColumnsOfRows ? kColumnsOfRow : kColumnsOfRows;
 // Elements of rows of f32 weights that stay in the L1 cache for all rows of x.
 constexpr std::int64_t kF32Part = 1024;
 // The rows whose products take as long as reading the weights.
@@ -477,10 +476,9 @@ struct Product {
 
 template <int kBits, int kDigits, ExpertBlocks kLayout>
 Product pick_rows(std::int64_t rows, std::int64_t columns) {
-  constexpr int kOne = kColumnsOfRow, kMore = kColumnsOfRows;
+  constexpr int kMore = kColumnsOfRows;
   if (rows > 2 && columns >= kMore) return {dot_codes<kBits, kDigits, kLayout, kRowsAtOnce, kMore>, kRowsAtOnce, kMore};
   if (rows == 2 && columns >= kMore) return {dot_codes<kBits, kDigits, kLayout, 2, kMore>, 2, kMore};
-  if (rows == 1 && columns >= kOne) return {dot_codes<kBits, kDigits, kLayout, 1, kOne>, 1, kOne};
   return {dot_codes<kBits, kDigits, kLayout, 1, 1>, 1, 1};
 }
 
@@ -523,9 +521,9 @@ void store_product(const ExpertMatmulArgs& args, const Operands& of, const Produ
   const char* digits[kRowsAtOnce];
   for (std::int64_t r = 0; r < product.rows; ++r)  // three rows are computed as four
     digits[r] = of.digits + x_row(args, rows[min64(r, count - 1)]) * args.digit_row;
-  Column columns[kMostColumns];
+  Column columns[kColumnsOfRows];
   for (std::int64_t c = 0; c < product.columns; ++c) columns[c] = column_of(args, of, e * args.n + column + c);
-  float sums[kRowsAtOnce * kMostColumns];
+  float sums[kRowsAtOnce * kColumnsOfRows];
   product.run(args, columns, digits, sums);
   for (std::int64_t r = 0; r < count; ++r)
     for (std::int64_t c = 0; c < product.columns; ++c) {
@@ -537,12 +535,29 @@ void store_product(const ExpertMatmulArgs& args, const Operands& of, const Produ
     }
 }
 
+// Columns [first, end) of expert e for one row.
+void row_of_codes(const ExpertMatmulArgs& args, const Operands& of, std::int64_t e, std::int64_t first,
+                  std::int64_t end, std::int64_t row) {
+  const DotCodes dot = pick_product(args, 1, 1).run;
+  const std::int64_t from = x_row(args, row);
+  const char* digits = of.digits + from * args.digit_row;
+  float* y = of.y + row * args.n;
+  for (std::int64_t n = first; n < end; ++n) {
+    const Column column = column_of(args, of, e * args.n + n);
+    float sum;
+    dot(args, &column, &digits, &sum);
+    if (sum != sum) sum = (args.bits == 4 ? dot_plainly<4> : dot_plainly<8>)(args, column, of.x + from * args.k);
+    y[n] = sum + (of.bias ? of.bias[e * args.n + n] : 0.0f);
+  }
+}
+
 // Columns [first, end) of expert e: the codes of a few columns stay in cache for all rows.
 void columns_of_codes(const ExpertMatmulArgs& args, const Operands& of, std::int64_t e, std::int64_t first,
                       std::int64_t end) {
   const std::int64_t last = of.offsets[e + 1];
   for (std::int64_t at = of.offsets[e]; at < last;) {
-    std::int64_t count = min64(kRowsAtOnce, last - at);
+    const std::int64_t count = min64(kRowsAtOnce, last - at);
+    if (count == 1) return row_of_codes(args, of, e, first, end, of.rows[at]);
     for (std::int64_t column = first; column < end;) {
       const Product product = pick_product(args, count, end - column);
       for (std::int64_t r = 0; r < count; r += product.rows)
