@@ -237,6 +237,32 @@ def test_a_rewind_to_a_token_between_checkpoints() -> None:
     assert generator.tokens[0][6:] == wanted
 
 
+def test_rewinds_after_a_sequence_was_repeated() -> None:
+    """Computing its tokens before they are repeated keeps a checkpoint, too."""
+    network = network_of("CPU")
+    generator = Generator(network, checkpoints=4)
+    for token in (3, 1):
+        generator.append([token])
+        generator.logits()
+    generator.append([4, 1, 5, 9])
+    generator.repeat(2)
+    for tokens in ([[2], [7]], [[6], [1]]):
+        generator.append(tokens)
+        generator.logits()
+    for length in range(1, 8):
+        fork = generator.fork()
+        fork.rewind(8 - length)
+        kept = [[3, 1, 4, 1, 5, 9, 2, 6][:length], [3, 1, 4, 1, 5, 9, 7, 1][:length]]
+        assert fork.tokens == kept
+        fork.append([[8], [8]])
+        for found, tokens in zip(fork.logits(), kept, strict=True):
+            alone = Generator(network)
+            alone.append([*tokens, 8])
+            np.testing.assert_allclose(found, alone.logits()[0], rtol=0, atol=1e-3)  # logits of 30, in f32
+    with pytest.raises(StateError, match="no checkpoint is old enough"):
+        generator.rewind(8)
+
+
 def test_checkpoints_cost_the_memory_of_the_states() -> None:
     network = network_of("CPU")
     generator = Generator(network, checkpoints=4)

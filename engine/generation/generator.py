@@ -498,6 +498,11 @@ class Generator:
         adapters = self._adapter if isinstance(self._adapter, list) else [self._adapter] * count
         return given | self._adapter_inputs.inputs(adapters), known
 
+    def _note_run(self, computed: int) -> None:
+        """Note how many tokens were computed before an inference, whose values the request keeps."""
+        if self._checkpoints:
+            self._marks = [*self._marks, computed][-self._checkpoints :]
+
     def _return_to(self, wanted: int, computed: int) -> int:
         """Return to the last checkpoint of at most `wanted` computed tokens; how many it has. Raises `StateError`."""
         count = len(self._request.checkpoints)
@@ -520,8 +525,7 @@ class Generator:
         ones.
         """
         new = known.mask[:, known.computed :]
-        if self._checkpoints:
-            self._marks = [*self._marks, known.computed][-self._checkpoints :]
+        self._note_run(known.computed)
         self._sequences = known
         known.computed = known.length
         chosen = self._last_of(new, logits)

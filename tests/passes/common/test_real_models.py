@@ -374,8 +374,8 @@ def test_every_ready_pass_fires_on_some_network() -> None:
     every = {"ConvertPrecision", "WidenPrecision"}  # change every model of their types
     # In other files.
     elsewhere = {
-        "ExpertMatMulFusion", "ExpressionDecomposition", "LastPosition", "MakeAdaptable", "MakeStateful", "MaskedCaches",
-        "OperatorDecomposition",
+        "ExpertMatMulFusion", "ExpressionDecomposition", "LastPosition", "MakeAdaptable", "MakeStateful",
+        "MaskedCaches", "OperatorDecomposition",
     }  # fmt: skip
     assert {info.name for info in ready} - fired == every | elsewhere
 
