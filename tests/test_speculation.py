@@ -187,6 +187,25 @@ def test_drawn_tokens_of_a_lookup_are_those_without(device: str) -> None:
         assert proposing.speculation.accepted > 0
 
 
+def test_a_fork_draws_its_own_numbers_after_tokens_chosen_ahead() -> None:
+    compiled = chain(0.4 * following([(i + 1) % 12 for i in range(12)]))
+
+    def drawn(**options: Any) -> tuple[list[int], list[int]]:
+        generator = Generator(compiled, Sampling(temperature=0.8, seed=0), **options)
+        generator.append([*range(12), 0, 1, 2])
+        generator.step()
+        found: tuple[list[int], list[int]] = ([], [])
+        for _ in range(10):
+            generator.step()
+            fork = generator.fork()
+            for _ in range(6):
+                for each, tokens in zip((generator, fork), found, strict=True):
+                    tokens.extend(each.stream(1))  # which proposes none, and draws once those ahead are used up
+        return found
+
+    assert drawn(draft=PromptLookup(shortest=1, cost=0)) == drawn()
+
+
 def test_a_draft_with_the_same_seed_draws_the_same_tokens(llama: Any, gpt2: Any) -> None:
     generator = Generator(llama, Sampling(temperature=0.8, seed=3), draft=gpt2)
     first = generator.generate(PROMPT, 30)

@@ -212,6 +212,7 @@ class Generator:
         made._request = self._request.fork()
         made._marks = list(self._marks)
         made._sequences = None if self._sequences is None else self._sequences.copy()
+        made._ahead = self._ahead.copy()
         made._speculation = None if self._speculation is None else self._speculation.fork()
         return made
 
@@ -624,6 +625,10 @@ class _Ahead:
     tokens: list[tuple[int, np.random.Generator]]
     sampling: Sampling | None = None
     stop_tokens: frozenset[int] = frozenset()
+
+    def copy(self) -> _Ahead:
+        """The same tokens, for a generator that draws its own numbers after them."""
+        return replace(self, tokens=[(token, copy_of(random)) for token, random in self.tokens])
 
     def is_of(self, generator: Generator) -> bool:
         """Whether a generator would still choose these tokens, and not end before them."""
