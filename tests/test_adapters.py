@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 
 from engine import Core
 from engine.errors import AdapterError, EngineError, InputError, UnsupportedError
-from engine.generation import Adapter, Generator, Scheduler, read_adapter
+from engine.generation import Adapter, Generator, PromptLookup, Scheduler, read_adapter
 from engine.ir import bf16
 from engine.onnx import write_model
 from engine.passes import MakeAdaptable, MakeStateful, compress_weights
@@ -233,6 +233,25 @@ def test_whatever_is_done_all_devices_agree(
                 generator.reorder(order)
             generator.append(prompts if name == "prompt" else tokens)
         close(*(generator.logits() for generator in pair))
+
+
+def test_a_repeated_sequence_and_proposed_tokens() -> None:
+    """Each way of a repeated sequence has its adapter; proposals are checked with the adapter, also after another."""
+    used, other = adapter(), adapter(seed=1)
+    compiled = network()
+    repeated = Generator(compiled, adapter=[used])
+    repeated.append(PROMPT)
+    repeated.repeat(3)
+    assert repeated.adapter == [used] * 3
+    close(repeated.logits()[2], expected("llama.script17", used, PROMPT))
+    plain, ahead = Generator(compiled, adapter=used), Generator(compiled, adapter=used, draft=PromptLookup())
+    text = [3, 14, 15, 9] * 4
+    for generator in (plain, ahead):
+        generator.append(text)
+        generator.step()
+        generator.adapter = other
+    for _ in range(6):
+        assert plain.step() == ahead.step()
 
 
 def test_a_network_for_a_fixed_number_of_ranks() -> None:
@@ -460,9 +479,39 @@ def test_a_network_that_takes_none() -> None:
         Generator(compiled, adapter=adapter())
 
 
-def test_a_scheduler_applies_none(llama: Any) -> None:
-    with pytest.raises(InputError, match="takes adapters, which only a Generator applies"):
-        Scheduler(llama)
+def test_sequences_of_a_scheduler(llama: Any) -> None:
+    """Each has its adapter, whatever others join its batch; together the adapters have more ranks than fit."""
+    used = [adapter(rank=7, seed=seed) for seed in range(3)]
+    each = [used[i] if i < 3 else None for i in (0, 1, 2, 3, 0, 2)]
+    prompts = [PROMPT, [7], [1, 2, 8], [5, 5], [3, 3], [9, 1]]
+    alone = [
+        Generator(llama, adapter=chosen).generate(prompt, 8)[0] for prompt, chosen in zip(prompts, each, strict=True)
+    ]
+    with Scheduler(llama, slots=6) as scheduler:
+        streams = [scheduler.submit(p, 8, adapter=chosen) for p, chosen in zip(prompts, each, strict=True)]
+        assert [stream.result() for stream in streams] == alone
+
+
+def test_a_prefix_is_of_one_adapter(llama: Any) -> None:
+    """Keys and values that another adapter gave are not reused."""
+    first, second = adapter(seed=1), adapter(seed=2)
+    prompt = [(7 * i) % 32 for i in range(20)]
+    with Scheduler(llama, prefix_cache_bytes=1 << 20) as scheduler:
+        for chosen, reused in ((first, False), (second, False), (None, False), (first, True), (second, True)):
+            stream = scheduler.submit(prompt, 4, adapter=chosen)
+            assert stream.result() == Generator(llama, adapter=chosen).generate(prompt, 4)[0]
+            assert (stream.reused > 0) == reused
+
+
+def test_a_submission_with_a_wrong_adapter(llama: Any) -> None:
+    with Scheduler(llama) as scheduler:
+        with pytest.raises(AdapterError, match="is not one that the network adapts"):
+            scheduler.submit(PROMPT, adapter=of("other", 16, 16))
+        with pytest.raises(AdapterError, match="ranks of 17 together"):
+            scheduler.submit(PROMPT, adapter=of(Q, 16, 16, 17))
+        with pytest.raises(InputError, match="expected an Adapter"):
+            scheduler.submit(PROMPT, adapter="folder")  # type: ignore[arg-type]
+        assert scheduler.submit(PROMPT, 4).result() == Generator(llama).generate(PROMPT, 4)[0]
 
 
 def test_what_is_not_an_adapter(llama: Any) -> None:

@@ -104,7 +104,7 @@ class Generator:
         adapter: Adapter | Sequence[Adapter | None] | None = None,
     ) -> None:
         self._network = network
-        self._names = checked_names(network.signature, names or {}, tuple(RANKS), takes_adapters=True)
+        self._names = checked_names(network.signature, names or {}, tuple(RANKS))
         self.sampling = sampling or Sampling()
         self.stop_tokens = frozenset(stop_tokens)
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])

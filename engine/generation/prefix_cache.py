@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import OutOfMemoryError
+from engine.generation.adapter import Adapter
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.startup import dataclass
 
@@ -20,9 +21,10 @@ LEAST_TOKENS: Final = 16
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A sequence: its tokens, and the request whose variables have it."""
+    """A sequence: its tokens, its adapter, which changes keys and values, and the request whose variables have it."""
 
     tokens: Array
+    adapter: Adapter | None
     request: AsyncInferRequest
     nbytes: int
 
@@ -53,11 +55,11 @@ class PrefixCache:
         had, self._entries = bool(self._entries), []
         return had
 
-    def take(self, prompt: Sequence[int]) -> tuple[AsyncInferRequest, int]:
-        """A request with the keys and values of the longest known prefix of a prompt, and the length of the prefix, at
-        least 16 or 0; at least the last token is left to be computed.
+    def take(self, prompt: Sequence[int], adapter: Adapter | None = None) -> tuple[AsyncInferRequest, int]:
+        """A request with the keys and values of the longest known prefix of a prompt, computed with the same adapter,
+        and the length of the prefix, at least 16 or 0; at least the last token is left to be computed.
         """
-        found = self._longest(np.array(prompt[:-1])) if self._entries else None
+        found = self._longest(np.array(prompt[:-1]), adapter) if self._entries else None
         if found is None:
             return self._network.create_infer_request(), 0
         entry, count = found
@@ -68,16 +70,25 @@ class PrefixCache:
             request.rewind(len(entry.tokens) - count)
         return request, count
 
-    def _longest(self, prompt: Array) -> tuple[_Entry, int] | None:
+    def _longest(self, prompt: Array, adapter: Adapter | None) -> tuple[_Entry, int] | None:
         best = None
         for entry in self._entries:
+            if entry.adapter is not adapter:
+                continue
             count = _common(entry.tokens, prompt)
             is_whole = self._can_shorten or count == len(entry.tokens)
             if is_whole and count >= (LEAST_TOKENS if best is None else best[1] + 1):
                 best = entry, count
         return best
 
-    def store(self, tokens: Sequence[int], request: AsyncInferRequest, row: int, nbytes: int) -> None:
+    def store(
+        self,
+        tokens: Sequence[int],
+        request: AsyncInferRequest,
+        row: int,
+        nbytes: int,
+        adapter: Adapter | None = None,
+    ) -> None:
         """Copy a sequence of a request, which takes `nbytes`; the values of its tokens are the last ones of its row.
 
         Without memory for the copy, the cache is emptied.
@@ -85,7 +96,7 @@ class PrefixCache:
         key = np.array(tokens)
         if nbytes > self._max_bytes or len(key) < LEAST_TOKENS:
             return
-        common = [_common(entry.tokens, key) for entry in self._entries]
+        common = [_common(entry.tokens, key) if entry.adapter is adapter else -1 for entry in self._entries]
         if any(
             count == len(key) and (self._can_shorten or len(entry.tokens) == len(key))
             for entry, count in zip(self._entries, common, strict=True)
@@ -102,7 +113,7 @@ class PrefixCache:
         except (MemoryError, OutOfMemoryError):
             self.clear()
             return
-        self._entries.append(_Entry(key, made, nbytes))
+        self._entries.append(_Entry(key, adapter, made, nbytes))
 
 
 def _common(left: Array, right: Array) -> int:

@@ -64,15 +64,11 @@ def _shown(token: int) -> str:
 
 
 def checked_names(
-    signature: Signature,
-    names: dict[str, str],
-    roles: Sequence[str] = (IDS, MASK, POSITIONS),
-    *,
-    takes_adapters: bool = False,
+    signature: Signature, names: dict[str, str], roles: Sequence[str] = (IDS, MASK, POSITIONS)
 ) -> dict[str, str]:
     """The names of the model's inputs and of its logits, by role; roles that the model does not have are left out.
 
-    The inputs of adapters have no role; unless the caller `takes_adapters`, they are refused.
+    The inputs of adapters have no role.
     """
     if unknown := names.keys() - {*roles, LOGITS}:
         raise InputError(f"unknown role `{min(unknown)}` in names; expected {', '.join((*roles, LOGITS))}")
@@ -89,12 +85,7 @@ def checked_names(
             )
     found[LOGITS] = names.get(LOGITS, LOGITS)
     signature.find_output(found[LOGITS])
-    adapters = adapter_inputs(signature)
-    if adapters and not takes_adapters:
-        raise InputError(
-            f"{signature.network} takes adapters, which only a Generator applies; compile it without MakeAdaptable"
-        )
-    if others := given - set(found.values()) - adapters:
+    if others := given - set(found.values()) - adapter_inputs(signature):
         raise InputError(
             f"{signature.network}: input `{min(others)}` does not have one of the roles {', '.join(roles)}; if it has "
             "one of them under another name, pass its name in names; if it is a past value, make the model stateful: "

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import Cancelled, DeviceError, EngineError, InputError, OutOfMemoryError, StateError
+from engine.generation.adapted import AdapterInputs
+from engine.generation.adapter import Adapter
 from engine.generation.prefix_cache import PrefixCache
 from engine.generation.prompt_chunks import PromptChunks
 from engine.generation.roles import (
@@ -103,6 +105,7 @@ class Scheduler(Participant):
         if isinstance(prefix_cache_bytes, bool) or not isinstance(prefix_cache_bytes, int) or prefix_cache_bytes < 0:
             raise InputError(f"prefix_cache_bytes is {prefix_cache_bytes!r}; expected 0 or more")
         self._names = checked_names(network.signature, names or {})
+        self._adapters = AdapterInputs(network.signature)
         if is_batched:
             _require_batches(network, self._names)
         for variable in network.variables:
@@ -134,17 +137,25 @@ class Scheduler(Participant):
         *,
         sampling: Sampling | None = None,
         stop_tokens: Collection[int] = (),
+        adapter: Adapter | None = None,
     ) -> Stream:
         """Add a sequence; returns the stream of its next tokens, up to a stop token, at most `max_tokens`.
 
-        Raises `InputError` for tokens that the model does not have, or after `close`, and `failure` if there is one.
+        `adapter` is a low-rank adapter (`engine.generation.read_adapter`) for this sequence, of a model that
+        `engine.passes.MakeAdaptable` prepared. Sequences are computed together as far as their adapters fit its `rank`.
+
+        Raises `InputError` for tokens that the model does not have, or after `close`, `AdapterError` if the adapter
+        does not fit the network, and `failure` if there is one.
         """
         (row,) = checked_rows([list(prompt)], self._vocabulary, self._largest)
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
             raise InputError(f"max_tokens is {max_tokens!r}; expected 1 or more")
         sampling = sampling or Sampling()
         sampling.check(self._vocabulary)
-        stream = Stream(row, sampling, max_tokens, frozenset(stop_tokens))
+        if not isinstance(adapter, Adapter | None):
+            raise InputError(f"adapter is {adapter!r:.80}; expected an Adapter (read_adapter) or None")
+        self._adapters.check([adapter])
+        stream = Stream(row, sampling, max_tokens, frozenset(stop_tokens), adapter)
         with self._lock:
             if self._failure is not None:
                 raise DeviceError(str(self._failure)) from self._failure
@@ -293,13 +304,13 @@ class Scheduler(Participant):
         tokens = [*stream.prompt, *stream.tokens][: stream.computed]
         for group in self._groups:
             if stream in group.streams:
-                self._keep(tokens, group.request, group.streams.index(stream))
+                self._keep(tokens, stream.adapter, group.request, group.streams.index(stream))
         self._leave(stream, error)
 
-    def _keep(self, tokens: Sequence[int], request: AsyncInferRequest, row: int) -> None:
+    def _keep(self, tokens: Sequence[int], adapter: Adapter | None, request: AsyncInferRequest, row: int) -> None:
         if self._prefix_cache_bytes:
             nbytes = len(tokens) * self._position_bytes + self._other_bytes
-            self._prefixes.store(tokens, request, row, nbytes)
+            self._prefixes.store(tokens, request, row, nbytes, adapter)
 
     def _leave(self, stream: Stream, error: EngineError | None = None) -> None:
         """Remove a sequence, which ends with an error if there is one."""
@@ -345,7 +356,7 @@ class Scheduler(Participant):
                     return False
                 stream = self._waiting[0]
             try:
-                request, stream.computed = self._prefixes.take(stream.prompt)
+                request, stream.computed = self._prefixes.take(stream.prompt, stream.adapter)
             except Exception as e:
                 self._waiting.popleft()
                 stream.end(self._typed(e))
@@ -373,13 +384,14 @@ class Scheduler(Participant):
         stream = prompt.stream
         start, end = stream.computed, stream.computed + size
         ids, positions = np.array([stream.prompt[start:end]]), np.arange(start, end)[None]
-        result = prompt.request.infer(self._inputs(ids, np.ones((1, end), bool), positions))
+        mask = np.ones((1, end), bool)
+        logits = self._infer(prompt.request, (ids, mask, positions), [stream.adapter])
         stream.computed = end
         if end < len(stream.prompt):
             return False
         self._measure(prompt)
-        self._keep(stream.prompt, prompt.request, 0)
-        if not stream.add(result[self._names[LOGITS]][0, -1]):
+        self._keep(stream.prompt, stream.adapter, prompt.request, 0)
+        if not stream.add(logits[0, -1]):
             self._join(prompt)
         return True
 
@@ -397,7 +409,8 @@ class Scheduler(Participant):
         weights = self._cost.weights
         self._division = None
         for group in self._groups if self._is_batched else ():
-            if None in group.streams and 0 <= (group.columns - length) * self._position_bytes <= weights:
+            is_close = 0 <= (group.columns - length) * self._position_bytes <= weights
+            if None in group.streams and is_close and self._adapters.fits([*group.adapters, stream.adapter]):
                 row = group.streams.index(None)
                 group.request.take_sequence(row, request)
                 group.streams[row] = stream
@@ -416,7 +429,7 @@ class Scheduler(Participant):
 
     def _step_group(self, group: SequenceGroup) -> None:
         try:
-            logits = group.request.infer(self._inputs(*group.inputs()))[self._names[LOGITS]]
+            logits = self._infer(group.request, group.inputs(), group.adapters)
         except Exception as e:
             self._fail(group, self._typed(e))
             return
@@ -457,7 +470,8 @@ class Scheduler(Participant):
             try:
                 request = self._network.create_infer_request()
                 request.gather([(group.request, row, stream.computed)])
-                request.infer(self._inputs(*SequenceGroup(request, [stream], stream.computed).inputs()))
+                alone = SequenceGroup(request, [stream], stream.computed)
+                self._infer(request, alone.inputs(), alone.adapters)
             except Exception as e:
                 found[stream] = self._typed(e)
         return found
@@ -492,12 +506,17 @@ class Scheduler(Participant):
         self._saved, self._division = 0, None
 
     def _make(self, streams: Sequence[Stream]) -> bool:
-        """Let running sequences be a group of their own; False if that is not possible, and they stay as they are."""
+        """Let running sequences be a group of their own; False if that is not possible, and they stay as they are.
+
+        Their adapters may have more ranks than the network takes, or memory may not suffice for a second copy.
+        """
+        if not self._adapters.fits([stream.adapter for stream in streams]):
+            return False
         places = {stream: (group.request, row) for group in self._groups for row, stream in group.members}
         request = self._network.create_infer_request()
         try:
             request.gather([(*places[stream], stream.computed) for stream in streams])
-        except Exception:  # such as no memory for a second copy
+        except Exception:
             return False
         for stream in streams:
             self._leave(stream)
@@ -514,6 +533,14 @@ class Scheduler(Participant):
 
     def _error_text(self, error: BaseException, what: str) -> str:
         return f"{self._network.signature.network}: {what}: {type(error).__name__}: {error}"
+
+    def _infer(
+        self, request: AsyncInferRequest, inputs: tuple[Array, Array, Array], adapters: Sequence[Adapter | None]
+    ) -> Array:
+        """The logits, for the inputs of `_inputs` and the adapter of each row."""
+        given = self._inputs(*inputs) | self._adapters.inputs(adapters)
+        logits: Array = request.infer(given)[self._names[LOGITS]]
+        return logits
 
     def _inputs(self, ids: Array, mask: Array, positions: Array) -> dict[str, Array]:
         signature, given = self._network.signature, {}

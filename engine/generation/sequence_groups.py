@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.generation.adapter import Adapter
 from engine.generation.stream import Stream
 from engine.plugin_api import AsyncInferRequest
 from engine.startup import dataclass
@@ -38,6 +39,11 @@ class SequenceGroup:
     def members(self) -> list[tuple[int, Stream]]:
         """The rows that have a sequence, and their sequences."""
         return [(row, stream) for row, stream in enumerate(self.streams) if stream is not None]
+
+    @property
+    def adapters(self) -> list[Adapter | None]:
+        """The adapter of each row."""
+        return [None if stream is None else stream.adapter for stream in self.streams]
 
     @property
     def longest(self) -> int:

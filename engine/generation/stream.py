@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import EngineError
+from engine.generation.adapter import Adapter
 from engine.generation.sampling import Sampling
 from engine.threads import Signal
 
@@ -24,7 +25,15 @@ class Stream:
     reached the bound of the variables. It may be read by one thread, and cancelled by any.
     """
 
-    def __init__(self, prompt: list[int], sampling: Sampling, max_tokens: int, stop_tokens: frozenset[int]) -> None:
+    def __init__(
+        self,
+        prompt: list[int],
+        sampling: Sampling,
+        max_tokens: int,
+        stop_tokens: frozenset[int],
+        adapter: Adapter | None = None,
+    ) -> None:
+        self.adapter = adapter
         self.prompt, self.sampling, self.max_tokens, self.stop_tokens = prompt, sampling, max_tokens, stop_tokens
         self.tokens: list[int] = []
         """The tokens so far."""
