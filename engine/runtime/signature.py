@@ -25,7 +25,7 @@ class Signature:
     """
 
     __slots__ = (
-        "_fixed", "_ties", "input_checks", "input_index", "inputs", "network", "observer", "output_checks",
+        "_fixed", "_symbols", "_ties", "input_checks", "input_index", "inputs", "network", "observer", "output_checks",
         "output_index", "outputs", "result_checks", "states",
     )  # fmt: skip
 
@@ -51,6 +51,8 @@ class Signature:
             _result_check(p, network, may_grow=position >= len(self.outputs))
             for position, p in enumerate((*self.outputs, *(state.after for state in self.states)))
         ]
+        # One place for each, since equal symbols have equal lengths, and a model may have hundreds of inputs.
+        self._symbols = [(symbol, *places[-1]) for symbol, places in _places(self.inputs).items()]
         self._ties = _ties((*self.inputs, *(state.before for state in self.states)))
 
     def use_context(self, context: RemoteContext) -> None:
@@ -164,15 +166,7 @@ class Signature:
 
     def lengths(self, values: Sequence[Value]) -> dict[str, int]:
         """The lengths of the symbols in the shapes of the user's inputs."""
-        found: dict[str, int] = {}
-        for port, value in zip(self.inputs, values, strict=False):
-            if isinstance(port.type, TensorType) and port.shape.rank.is_static:
-                found.update(
-                    (dim.symbol, length)
-                    for dim, length in zip(port.shape, value.shape, strict=True)
-                    if dim.symbol is not None
-                )
-        return found
+        return {symbol: values[position].shape[axis] for symbol, position, axis in self._symbols}
 
     @property
     def is_tied(self) -> bool:
@@ -205,13 +199,18 @@ def _index(ports: Sequence[Port], what: str, network: str) -> Mapping[str | int,
 
 
 def _ties(ports: Sequence[Port]) -> list[tuple[str, list[tuple[int, int]]]]:
+    return [(symbol, found) for symbol, found in _places(ports).items() if len({i for i, _ in found}) > 1]
+
+
+def _places(ports: Sequence[Port]) -> dict[str, list[tuple[int, int]]]:
+    """Where each symbol stands in the shapes of tensors: positions and axes."""
     places: dict[str, list[tuple[int, int]]] = {}
     for position, port in enumerate(ports):
         if isinstance(port.type, TensorType) and port.type.shape.rank.is_static:
             for axis, dim in enumerate(port.type.shape):
                 if dim.symbol is not None:
                     places.setdefault(dim.symbol, []).append((position, axis))
-    return [(symbol, found) for symbol, found in places.items() if len({i for i, _ in found}) > 1]
+    return places
 
 
 def overlaps(array: Array, others: Sequence[Any]) -> bool:
