@@ -16,11 +16,13 @@ from onnx import helper, numpy_helper
 
 import engine as engine_package
 from engine import Core
-from engine.generation import Scheduler
+from engine.generation import Generator, Scheduler, read_adapter
+from engine.passes import MakeAdaptable, MakeStateful
 from engine.testing.behaviour.basic import BASIC
 from engine.testing.behaviour.cases import CASES, make_model, tensor
 from engine.testing.models import light_answer, light_input, light_tolerance, relative_error
 from tests.genai_decoders import Decoder
+from tests.test_adapters import PLAIN, tensors_of, write_folder
 
 Engine = Callable[..., Any]
 CASE = {case.name: case for case in CASES}
@@ -271,6 +273,25 @@ def test_generate_with_proposals(engine: Engine, tmp_path: Path) -> None:
     done = engine("generate", blob, "--prompt-ids", "3", "--lookup")
     assert (done.code, "not the logits of all tokens" in done.err) == (3, True)
     assert engine(*prompt, "--lookup", "--draft", draft).code == 2
+
+
+def test_generate_with_an_adapter(engine: Engine, tmp_path: Path) -> None:
+    """A model is prepared for it; a blob must have been."""
+    decoder = Path(__file__).parents[1] / "fixtures" / "decoders" / "llama.script17.onnx"
+    module = "model.layers.0.self_attn.q_proj"
+    folder = write_folder(tmp_path / "adapter", PLAIN, tensors_of(module, 16, 4, 16))
+    prompt = ["generate", decoder, "-d", "CPU", "--prompt-ids", "3,14,15", "--max-tokens", 20, "--json"]
+    found = json.loads(engine(*prompt, "--adapter", folder).out)["tokens"]
+    model = Core().read_model(decoder)
+    MakeStateful().run_on_model(model)
+    MakeAdaptable().run_on_model(model)
+    adapted = Generator(Core().compile_model(model, "CPU"), adapter=read_adapter(folder))
+    assert adapted.generate([3, 14, 15], 20) == [found]
+    assert json.loads(engine(*prompt).out)["tokens"] != found
+    blob = tmp_path / "decoder.blob"
+    assert engine("compile", decoder, "-d", "CPU", "--stateful", "-o", blob).code == 0
+    done = engine("generate", blob, "--prompt-ids", "3", "--adapter", folder)
+    assert (done.code, "takes no adapters" in done.err) == (3, True)
 
 
 def test_generate_from_text(engine: Engine, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ engine generate decoder.blob --prompt-ids 1,15043 --max-tokens 99 --stop-ids 2  
 engine generate decoder.onnx -d CPU --prompt-ids 1 --temperature 0.8 --seed 7  # drawn, the same for the same seed
 engine generate decoder.onnx -d CPU --prompt "To correct: ..." --lookup   # faster where a text repeats its prompt
 engine generate decoder.onnx -d CPU --prompt-ids 1 --draft small.onnx     # a smaller model proposes tokens
+engine generate decoder.onnx -d CPU --prompt-ids 1 --adapter tuned        # with the adapter in a folder
 """
 
 
@@ -85,6 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     proposing.add_argument(
         "--draft", metavar="FILE", help="a smaller model with the same tokens, or its blob, which proposes tokens"
     )
+    parser.add_argument("--adapter", metavar="FOLDER", help="a LoRA adapter, as PEFT writes it, to apply")
     add_json(parser)
 
 
@@ -100,13 +102,14 @@ def run(args: argparse.Namespace) -> int:
     """Continue the prompt, and print tokens as they are computed."""
     from engine.cli.networks import make_core, open_network
     from engine.errors import InputError, PassError
-    from engine.generation import Generator, PromptLookup, TextStream, read_genai_folder, read_tokenizer
-    from engine.passes import LastPosition, MakeStateful
+    from engine.generation import Generator, PromptLookup, TextStream, read_adapter, read_genai_folder, read_tokenizer
+    from engine.passes import LastPosition, MakeAdaptable, MakeStateful
 
     if args.stop and args.prompt is None:
         raise UsageError("--stop is a text; give the prompt as a text, too: --prompt")
     folder = read_genai_folder(args.model) if os.path.isdir(args.model) else None
     sampling = sampling_of(args, folder)
+    adapter = read_adapter(args.adapter) if args.adapter else None
     if folder is not None:
         args.model = str(folder.model)
 
@@ -133,13 +136,22 @@ def run(args: argparse.Namespace) -> int:
             )
     core = make_core(args)
     checked = 1 + PromptLookup().tokens if args.lookup or args.draft else 1
-    network = open_network(core, args, lambda model: stateful(model, folder, checked)).network
+
+    def prepared(model: Model) -> Model:
+        made = stateful(model, folder, checked)
+        if adapter is not None:
+            MakeAdaptable(adapter.modules, rank=adapter.rank).run_on_model(made)
+        return made
+
+    network = open_network(core, args, prepared).network
     draft: PromptLookup | ExecutableNetwork | None = PromptLookup() if args.lookup else None
     if args.draft:
         of_draft = argparse.Namespace(**(vars(args) | {"model": args.draft}))
         draft = open_network(core, of_draft, lambda model: stateful(model, None, 1)).network
     ends, names = ((), {}) if folder is None else (folder.stop_tokens, folder.names)
-    generator = Generator(network, sampling, stop_tokens=[*args.stop_ids, *ends], names=names, draft=draft)
+    generator = Generator(
+        network, sampling, stop_tokens=[*args.stop_ids, *ends], names=names, draft=draft, adapter=adapter
+    )
     generator.append(prompt)
     print_tokens(args, generator, count, text)
     return 0

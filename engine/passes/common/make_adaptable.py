@@ -83,9 +83,9 @@ class MakeAdaptable(ModelPass):
                 raise PassError(f"{self.name}: model `{model.name}` has no linear layers except those of its outputs")
             return found
         wanted: dict[tuple[str, int], LinearLayer] = {}
+        # A joined layer by its own name, or the parts of it that are named.
+        pairs = [(each.path, each) for each in layers] + [(p.path, p) for each in layers for p in parts_of(each)]
         for target in self._targets:
-            # A joined layer by its own name, or the parts of it that are named.
-            pairs = [(each.path, each) for each in layers] + [(p.path, p) for each in layers for p in parts_of(each)]
             matching = set(matching_modules(target, [path for path, _ in pairs]))
             found = [each for path, each in pairs if path in matching]
             if not found:
