@@ -44,6 +44,7 @@ from engine.generation.speculation import (
     chosen_tokens,
     completed,
     completed_async,
+    copy_of,
 )
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.startup import dataclass
