@@ -213,6 +213,9 @@ class _BindParts:
                 return spec
         return None
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)  # such as `get_data`, without an import
+
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         created: ModuleType | None = self._loader.create_module(spec)
         return created

@@ -62,6 +62,19 @@ assert Core().compile_model(parsed, "CPU").inputs
     run(COMPILE + later + check, tmp_path)
 
 
+def test_the_package_is_looked_at_before_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(seeded_network("mlp", small=True).model.SerializeToString())
+    look = """
+import pkgutil
+from importlib.util import find_spec
+assert pkgutil.get_data("onnx", "py.typed") is not None
+loader = find_spec("onnx").loader
+assert loader.is_package("onnx") and loader.get_filename("onnx").endswith("__init__.py") and loader.get_code("onnx")
+assert not hasattr(loader, "no_such_name")
+"""
+    run(COMPILE + look, tmp_path)
+
+
 def test_threads_that_import_the_package_meanwhile(tmp_path: Path) -> None:
     run(
         """
