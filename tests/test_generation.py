@@ -459,6 +459,14 @@ def test_other_uses_that_are_refused(llama: Any) -> None:
         (lambda: generator.generate([[1], [2]], 0), "max_tokens is 0"),
         (lambda: Generator(llama, names={"ids": "x"}), "unknown role `ids`"),
         (lambda: Generator(llama, names={"input_ids": "x"}), "no input 'x'"),
+        (lambda: Generator(llama, names=["input_ids"]), "expected names by role"),  # type: ignore[arg-type]
+        (lambda: Generator(llama, stop_tokens=2), "stop_tokens is a int; expected a list of tokens"),  # type: ignore[arg-type]
+        (lambda: Generator(llama, stop_tokens="</s>"), "stop_tokens is a str"),  # type: ignore[arg-type]
+        (lambda: Generator(llama, stop_tokens=["</s>"]), "stop_tokens has '</s>'; expected tokens, which are integers"),  # type: ignore[list-item]
+        (lambda: Generator(llama, sampling="greedy"), "sampling is 'greedy'; expected a Sampling"),  # type: ignore[arg-type]
+        (lambda: Generator(llama).append(5), "tokens is a int; expected a list"),  # type: ignore[arg-type]
+        (lambda: Generator(llama).append(np.array(5)), "tokens is a ndarray; expected a list"),
+        (lambda: Generator(llama).generate([1], 2, n=10**30), "count is of 100 bits; expected 1048576 at most"),
         (lambda: Generator(Core().compile_model(str(DECODERS / "gpt2.dynamo20.onnx"), "TEMPLATE")), "MakeStateful"),
     ):
         with pytest.raises(InputError, match=said):

@@ -533,6 +533,10 @@ def test_what_is_refused(llama: Any) -> None:
                 scheduler.submit(prompt)  # type: ignore[arg-type]
         with pytest.raises(InputError, match="max_tokens is 0"):
             scheduler.submit([1], 0)
+        with pytest.raises(InputError, match="stop_tokens is a int; expected a list of tokens"):
+            scheduler.submit([1], stop_tokens=2)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="prompt is a str"):
+            scheduler.submit("a")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="slots is 0"):
         Scheduler(llama, 0)
     with pytest.raises(InputError, match="prompt_chunk is 0"):

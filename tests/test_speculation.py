@@ -517,6 +517,8 @@ def test_a_cancelled_step_leaves_tokens_and_numbers_as_they_were(llama: Any, mon
         (lambda llama: PromptLookup(shortest=0), "shortest is 0"),
         (lambda llama: PromptLookup(shortest=5), "longest is 4; expected a number of tokens, 5"),
         (lambda llama: PromptLookup(cost=-1), "cost is -1"),
+        (lambda llama: PromptLookup(cost=10**400), "expected a number of 0 or more, 1e"),
+        (lambda llama: PromptLookup(cost=1j), "cost is 1j"),  # type: ignore[arg-type]
     ],
 )
 def test_uses_that_are_refused(made: Any, said: str, llama: Any) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from engine.generation.roles import (
     Tokens,
     checked_names,
     checked_rows,
+    checked_sampling,
+    checked_stop_tokens,
     columns_of,
     input_for,
     is_replaced,
@@ -49,8 +51,8 @@ from engine.generation.speculation import (
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.startup import dataclass
 
-if TYPE_CHECKING:
-    pass
+_MOST_SEQUENCES: Final = 1 << 20
+"""A number of sequences that is larger is a mistake: a list of them would take all memory."""
 
 
 class Generator:
@@ -99,15 +101,15 @@ class Generator:
         sampling: Sampling | None = None,
         *,
         stop_tokens: Collection[int] = (),
-        names: dict[str, str] | None = None,
+        names: Mapping[str, str] | None = None,
         draft: ExecutableNetwork | Draft | PromptLookup | None = None,
         checkpoints: int = 0,
         adapter: Adapter | Sequence[Adapter | None] | None = None,
     ) -> None:
         self._network = network
-        self._names = checked_names(network.signature, names or {}, tuple(RANKS))
-        self.sampling = sampling or Sampling()
-        self.stop_tokens = frozenset(stop_tokens)
+        self._names = checked_names(network.signature, {} if names is None else names, tuple(RANKS))
+        self.sampling = checked_sampling(sampling)
+        self.stop_tokens = checked_stop_tokens(stop_tokens)
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
         self.sampling.check(self._vocabulary)
         self._largest = largest_token(network.signature, self._names[IDS])
@@ -266,6 +268,8 @@ class Generator:
         variables have no dimension of sequences, or one of a fixed length, and the errors of the request.
         """
         _check_count(count, "count")
+        if count > _MOST_SEQUENCES:
+            raise InputError(f"count is {_shown(count)}; expected {_MOST_SEQUENCES} at most")
         known = self._sequences
         if known is None or len(known.rows) != 1:
             raise InputError(f"repeat continues one sequence, and there are {0 if known is None else len(known.rows)}")
@@ -457,7 +461,7 @@ class Generator:
             )
         if isinstance(options, PromptLookup):
             return Speculation(options, None, None)
-        made = Generator(options.network, names=dict(options.names))
+        made = Generator(options.network, names=options.names)
         require_rewinding(options.network.signature, made._names)
         if None not in (self._vocabulary, made.vocabulary) and self._vocabulary != made.vocabulary:
             raise InputError(

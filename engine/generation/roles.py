@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from engine.errors import InputError
 from engine.generation.adapted import adapter_inputs
+from engine.generation.sampling import Sampling
 from engine.plugin_api import Signature
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def checked_rows(tokens: Tokens, vocabulary: int | None, largest: int) -> list[l
     Raises `InputError` if they are not numbers of tokens in the model's vocabulary; of a model that does not state its
     length, if the input cannot hold them: it holds `largest` at most.
     """
-    listed: list[Any] = tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)
+    listed = listed_tokens("tokens", tokens)
     is_batch = bool(listed) and isinstance(listed[0], (list, tuple, np.ndarray))
     rows = [list(row) for row in listed] if is_batch else [listed]
     most = largest if vocabulary is None else min(vocabulary - 1, largest)
@@ -53,6 +54,34 @@ def checked_rows(tokens: Tokens, vocabulary: int | None, largest: int) -> list[l
     return [[int(token) for token in row] for row in rows]
 
 
+def listed_tokens(name: str, tokens: Any) -> list[Any]:
+    """What should be tokens, as a list. Raises `InputError` if it is not a collection, or a text."""
+    try:
+        given = tokens.tolist() if isinstance(tokens, np.ndarray) else tokens
+        found = None if isinstance(given, (str, bytes)) else list(given)
+    except TypeError:
+        found = None
+    if found is None:
+        raise InputError(f"{name} is a {type(tokens).__name__}; expected a list of tokens, such as [2]")
+    return found
+
+
+def checked_stop_tokens(tokens: Collection[int]) -> frozenset[int]:
+    """The tokens that end a sequence. Raises `InputError` for what no token is, which would never end one."""
+    listed = listed_tokens("stop_tokens", tokens)
+    for token in listed:
+        if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
+            raise InputError(f"stop_tokens has {token!r:.80}; expected tokens, which are integers")
+    return frozenset(int(token) for token in listed)
+
+
+def checked_sampling(sampling: Sampling | None) -> Sampling:
+    """The options, by default those of the likeliest token. Raises `InputError`."""
+    if sampling is not None and not isinstance(sampling, Sampling):
+        raise InputError(f"sampling is {sampling!r:.80}; expected a Sampling, such as Sampling(temperature=0.7)")
+    return sampling or Sampling()
+
+
 def largest_token(signature: Signature, ids: str) -> int:
     """The largest number that the input of tokens can hold."""
     return int(np.iinfo(signature.inputs[signature.find_input(ids)].element_type.numpy).max)
@@ -64,12 +93,14 @@ def _shown(token: int) -> str:
 
 
 def checked_names(
-    signature: Signature, names: dict[str, str], roles: Sequence[str] = (IDS, MASK, POSITIONS)
+    signature: Signature, names: Mapping[str, str], roles: Sequence[str] = (IDS, MASK, POSITIONS)
 ) -> dict[str, str]:
     """The names of the model's inputs and of its logits, by role; roles that the model does not have are left out.
 
     The inputs of adapters have no role.
     """
+    if not isinstance(names, Mapping):
+        raise InputError(f"names is {names!r:.80}; expected names by role, such as {{'{IDS}': 'tokens'}}")
     if unknown := names.keys() - {*roles, LOGITS}:
         raise InputError(f"unknown role `{min(unknown)}` in names; expected {', '.join((*roles, LOGITS))}")
     given = {port.name for port in signature.inputs}

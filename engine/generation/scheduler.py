@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,8 +23,11 @@ from engine.generation.roles import (
     POSITIONS,
     checked_names,
     checked_rows,
+    checked_sampling,
+    checked_stop_tokens,
     input_for,
     largest_token,
+    listed_tokens,
     vocabulary_of,
 )
 from engine.generation.sampling import Sampling
@@ -94,7 +97,7 @@ class Scheduler(Participant):
         network: ExecutableNetwork,
         slots: int = 8,
         *,
-        names: dict[str, str] | None = None,
+        names: Mapping[str, str] | None = None,
         prompt_chunk: int | None = None,
         prefix_cache_bytes: int = 0,
         is_batched: bool = True,
@@ -104,7 +107,7 @@ class Scheduler(Participant):
                 raise InputError(f"{what} is {value!r}; expected 1 or more")
         if isinstance(prefix_cache_bytes, bool) or not isinstance(prefix_cache_bytes, int) or prefix_cache_bytes < 0:
             raise InputError(f"prefix_cache_bytes is {prefix_cache_bytes!r}; expected 0 or more")
-        self._names = checked_names(network.signature, names or {})
+        self._names = checked_names(network.signature, {} if names is None else names)
         self._adapters = AdapterInputs(network.signature)
         if is_batched:
             _require_batches(network, self._names)
@@ -147,15 +150,15 @@ class Scheduler(Participant):
         Raises `InputError` for tokens that the model does not have, or after `close`, `AdapterError` if the adapter
         does not fit the network, and `failure` if there is one.
         """
-        (row,) = checked_rows([list(prompt)], self._vocabulary, self._largest)
+        (row,) = checked_rows([listed_tokens("prompt", prompt)], self._vocabulary, self._largest)
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
             raise InputError(f"max_tokens is {max_tokens!r}; expected 1 or more")
-        sampling = sampling or Sampling()
+        sampling = checked_sampling(sampling)
         sampling.check(self._vocabulary)
         if not isinstance(adapter, Adapter | None):
             raise InputError(f"adapter is {adapter!r:.80}; expected an Adapter (read_adapter) or None")
         self._adapters.check([adapter])
-        stream = Stream(row, sampling, max_tokens, frozenset(stop_tokens), adapter)
+        stream = Stream(row, sampling, max_tokens, checked_stop_tokens(stop_tokens), adapter)
         with self._lock:
             if self._failure is not None:
                 raise DeviceError(str(self._failure)) from self._failure

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import field, replace
-from numbers import Real
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -32,6 +30,7 @@ _LONGEST_PAUSE: Final = 16
 _NEVER: Final = 1 << 62
 _NEW_TEXT: Final = 16
 """So many tokens that are appended at once may be of another kind, such as a question of a chat."""
+_MOST_COST: Final = 1e9
 _NEAR: Final = 32
 """Sequences of a draft and a network that differ do so in their last few tokens, as a rule."""
 
@@ -442,5 +441,9 @@ def _check_counts(what: str, **counts: object) -> None:
 
 
 def _check_cost(what: str, cost: object) -> None:
-    if isinstance(cost, bool) or not isinstance(cost, Real) or not math.isfinite(cost) or cost < 0:
-        raise InputError(f"{what}: cost is {cost!r:.80}; expected a number of 0 or more")
+    if (
+        isinstance(cost, bool)
+        or not isinstance(cost, (int, float, np.integer, np.floating))
+        or not 0 <= cost <= _MOST_COST
+    ):
+        raise InputError(f"{what}: cost is {cost!r:.80}; expected a number of 0 or more, {_MOST_COST:g} at most")
