@@ -60,6 +60,10 @@ def test_an_operator_is_found_by_name_and_domain(table: LoweringTable[F32Lowerin
 def test_an_operator_has_one_lowering(table: LoweringTable[F32Lowering]) -> None:
     with pytest.raises(ValueError, match="Relu of domain '' has two lowerings"):
         table.lowers("Relu")(F32Lowering)
+    table.lowers_on_demand("engine.no_module", "Gelu")
+    with pytest.raises(ValueError, match="Gelu of domain '' has two lowerings"):
+        table.lowers("Tanh", "Gelu")(F32Lowering)
+    assert ("", "Tanh") not in table.operators
 
 
 def test_refusals_name_the_value_and_what_is_expected(table: LoweringTable[F32Lowering]) -> None:

@@ -103,10 +103,12 @@ class LoweringTable(Generic[LoweringT]):
 
         def register(cls: type[LoweringT]) -> type[LoweringT]:
             lowering = cls()
-            for op_type in op_types:
-                if (domain, op_type) in self._lowerings:
-                    raise ValueError(f"{op_type} of domain {domain!r} has two lowerings")
-                self._lowerings[domain, op_type] = lowering, spec
+            keys = [(domain, op_type) for op_type in op_types]
+            for key in keys:
+                # One that is imported on demand would otherwise fail later, in the compilation that needs it.
+                if key in self._lowerings or self._homes.get(key, cls.__module__) != cls.__module__:
+                    raise ValueError(f"{key[1]} of domain {domain!r} has two lowerings")
+            self._lowerings.update(dict.fromkeys(keys, (lowering, spec)))
             return cls
 
         return register
