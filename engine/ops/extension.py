@@ -428,6 +428,11 @@ def define(operators: Sequence[Operator], extension: str) -> None:
             known = find_op(operator.name, operator.domain)
             if known is None:
                 fresh.append(operator)
+            elif not known.extension:
+                raise ExtensionConflictError(
+                    f"extension {extension}: the engine defines {operator} itself; give your operator another name or "
+                    "domain"
+                )
             elif known.definition != operator or known.extension != extension:
                 raise ExtensionConflictError(
                     f"extension {extension}: operator {operator} is defined already in this process, by "

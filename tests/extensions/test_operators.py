@@ -308,6 +308,7 @@ def operator(name: str = "Clash", domain: str = "test.clash", **more: Any) -> Op
         (Extension("onnx", "1", [operator("Adam", "ai.onnx.training")]), "a domain that ONNX or the engine defines"),
         (Extension("inner", "1", [operator("ByteTable", "engine")]), "a domain that ONNX or the engine defines"),
         (Extension("ms", "1", [operator("Gelu", "com.microsoft")]), "the engine imports com.microsoft.Gelu itself"),
+        (Extension("ms", "1", [operator("Tokenizer", "com.microsoft")]), "engine defines com.microsoft.Tokenizer"),
         (Extension("twice", "1", [operator(), operator(version=2)]), "twice 1 defines test.clash.Clash twice"),
         (Extension("python_tests", "2.0", [operator()]), "python_tests 2.0: this core has version 1.0"),
     ],
