@@ -33,6 +33,7 @@ from engine.generation.roles import (
     largest_token,
     require_rewinding,
     room_of,
+    shown,
     vocabulary_of,
 )
 from engine.generation.sampling import Sampling
@@ -269,7 +270,7 @@ class Generator:
         """
         _check_count(count, "count")
         if count > _MOST_SEQUENCES:
-            raise InputError(f"count is {_shown(count)}; expected {_MOST_SEQUENCES} at most")
+            raise InputError(f"count is {shown(count)}; expected {_MOST_SEQUENCES} at most")
         known = self._sequences
         if known is None or len(known.rows) != 1:
             raise InputError(f"repeat continues one sequence, and there are {0 if known is None else len(known.rows)}")

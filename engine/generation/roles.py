@@ -50,7 +50,7 @@ def checked_rows(tokens: Tokens, vocabulary: int | None, largest: int) -> list[l
             if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
                 raise InputError(f"a token is an integer; got {token!r}")
             if not 0 <= token <= most:
-                raise InputError(f"token {_shown(int(token))} is out of range; expected 0 to {most}")
+                raise InputError(f"token {shown(int(token))} is out of range; expected 0 to {most}")
     return [[int(token) for token in row] for row in rows]
 
 
@@ -87,7 +87,7 @@ def largest_token(signature: Signature, ids: str) -> int:
     return int(np.iinfo(signature.inputs[signature.find_input(ids)].element_type.numpy).max)
 
 
-def _shown(token: int) -> str:
+def shown(token: int) -> str:
     """A number for a message; Python writes no number of thousands of digits."""
     return str(token) if -(2**64) < token < 2**64 else f"of {token.bit_length()} bits"
 
