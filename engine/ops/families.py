@@ -1,7 +1,7 @@
 """The families of operators that are imported when one of their operators is looked up: most models need few of them.
 
 The other modules of this package are imported with it: the families of the most frequent operators, and those that
-declare what `operators_with` is asked for, since that asks all families.
+declare what `imported_operators_with` is asked for.
 """
 
 from __future__ import annotations

@@ -12,11 +12,14 @@ from engine.ops import activations as _activations  # noqa: F401  it declares th
 from engine.ops.create import create
 from engine.ops.registry import attribute
 from engine.ops.spec import check_choice, refuse
-from engine.ops.traits import operators_with, traits_of_operator
+from engine.ops.traits import imported_operators_with, traits_of_operator
 from engine.startup import dataclass
 
 ACTIVATIONS: Final[dict[str, tuple[str, ...]]] = {
-    **{name: traits_of_operator(name).activation or () for name in operators_with(lambda t: t.activation is not None)},
+    **{
+        name: traits_of_operator(name).activation or ()
+        for name in imported_operators_with(lambda t: t.activation is not None)
+    },
     "GeluTanh": (),
 }
 """The parameters of each activation by name. `GeluTanh` is Gelu with `approximate="tanh"`; others are as in ONNX."""

@@ -27,7 +27,7 @@ from engine.ops.spec import (
     specifies,
 )
 from engine.ops.tensors import Array
-from engine.ops.traits import Growth, declare, operators_with
+from engine.ops.traits import Growth, declare, imported_operators_with
 from engine.startup import dataclass
 
 _NOT_NEGATIVE: Final = (0.0, math.inf)
@@ -50,7 +50,7 @@ _reduction("ReduceSumSquare", sums=True, keeps_zero=True, range=_NOT_NEGATIVE, g
 declare("CumSum", accumulates=True, keeps_zero=True, growth=Growth.GROWS, vectorized=True)
 declare("CumProd", growth=Growth.GROWS, vectorized=True)
 
-_REDUCTIONS: Final = tuple(operators_with(lambda traits: traits.reduces))
+_REDUCTIONS: Final = tuple(imported_operators_with(lambda traits: traits.reduces))
 
 
 @specifies(*_REDUCTIONS)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from engine.errors import ModelError
 from engine.ir import Node
-from engine.ops.families import Declarations
+from engine.ops.families import Declarations, import_families
 
 EVERY: Final = sys.maxsize
 """As `Traits.data`: all inputs."""
@@ -135,8 +135,16 @@ def traits_of_operator(op_type: str, domain: str = "") -> Traits:
 def operators_with(promise: Callable[[Traits], object], domain: str = "") -> list[str]:
     """The operators of a domain whose traits fulfil `promise`, in alphabetical order: the roots of a pattern.
 
-    Of the families in `engine.ops.families` it knows those that are imported, which therefore have no traits by which
-    others are found: `tests/ops/test_families.py`.
+    Imports all families of operators.
+    """
+    import_families()
+    return imported_operators_with(promise, domain)
+
+
+def imported_operators_with(promise: Callable[[Traits], object], domain: str = "") -> list[str]:
+    """As `operators_with`, of the families that are imported.
+
+    For promises that no other family in `engine.ops.families` makes: `tests/ops/test_families.py`.
     """
     return sorted(name for (where, name), traits in _TRAITS.items() if where == domain and promise(traits))
 

@@ -53,13 +53,20 @@ def test_operators_are_found_by_facts_of_families_that_are_imported_in_any_case(
     """Passes ask for these lists when they are made, and for nodes of all operators afterwards."""
     found = told("""
 promises = [lambda t: t.broadcasts, lambda t: t.moves, lambda t: t.reduces, lambda t: t.activation is not None]
-before = [ops.operators_with(promise) for promise in promises]
-families.import_families()
+before = [traits.imported_operators_with(promise) for promise in promises]
 tell([before, [ops.operators_with(promise) for promise in promises]])
 """)
     assert isinstance(found, list)
     assert found[0] == found[1]
     assert all(found[0])
+
+
+def test_all_operators_with_a_fact_are_found() -> None:
+    """A pass of another package may ask for any fact."""
+    found = told("tell([ops.operators_with(lambda t: t.product), ops.operators_with(lambda t: t.random)])")
+    assert isinstance(found, list)
+    assert {"Conv", "Einsum", "MatMul"} <= set(found[0])
+    assert {"Bernoulli", "RandomNormal"} <= set(found[1])
 
 
 def test_each_lookup_imports_the_family() -> None:

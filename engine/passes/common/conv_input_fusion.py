@@ -25,7 +25,7 @@ from engine import ops
 from engine.ir import Constant, Node, Output, f32, f64, i8, u8
 from engine.ops.conv import ConvSpec
 from engine.ops.tensors import Array
-from engine.ops.traits import operators_with
+from engine.ops.traits import imported_operators_with
 from engine.passes.common.conv_bias_fusion import per_channel
 from engine.passes.fusion import constant_data, derived_constant, dims_of, integers, operation, replace_by, scalar
 from engine.passes.pattern import Matcher, wrap_type
@@ -36,7 +36,8 @@ _MAX_FACTOR: Final = 2.0**40
 """Factors beyond it, or below its inverse, could make weights of f32 overflow or lose digits."""
 _MAX_NODES: Final = 16
 _KEEP_BOUNDS: Final = (
-    *operators_with(lambda traits: traits.moves is not None and traits.data == 1), "AveragePool", "Cast", "MaxPool"
+    *imported_operators_with(lambda traits: traits.moves is not None and traits.data == 1),
+    "AveragePool", "Cast", "MaxPool",
 )  # fmt: skip
 """Operators whose elements are some of their first input, or means of them, or zeros."""
 

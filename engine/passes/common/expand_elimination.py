@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.ir import Node, Output, TensorType
 from engine.ops.rules import broadcast_shapes
-from engine.ops.traits import operators_with
+from engine.ops.traits import imported_operators_with
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
@@ -18,7 +18,7 @@ class ExpandElimination(MatcherPass):
 
     def __init__(self) -> None:
         super().__init__()
-        root = wrap_type(operators_with(lambda traits: traits.broadcasts))
+        root = wrap_type(imported_operators_with(lambda traits: traits.broadcasts))
         self.register_matcher(Matcher(root, "ExpandElimination"), self._bypass)
 
     def _bypass(self, m: Matcher) -> bool:

@@ -12,7 +12,7 @@ from engine.ops import get_op
 from engine.ops.quantize import QuantizeSpec
 from engine.ops.reference import evaluate
 from engine.ops.resize import ResizeSpec
-from engine.ops.traits import Moves, operators_with, traits_of
+from engine.ops.traits import Moves, imported_operators_with, traits_of
 from engine.ops.transpose import TransposeSpec
 from engine.passes.folding import constant_fold
 from engine.passes.fusion import constant_data, derived_constant, fits, operation, replace_by
@@ -21,10 +21,12 @@ from engine.passes.rewrite import MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
 from engine.passes.surgery import replace_output_update_name
 
-_ONLY_MOVING: Final = operators_with(lambda traits: traits.moves is not None and not traits.fills and traits.data == 1)
+_ONLY_MOVING: Final = imported_operators_with(
+    lambda traits: traits.moves is not None and not traits.fills and traits.data == 1
+)
 MOVERS: Final = tuple(name for name in _ONLY_MOVING if name != "Split")
 """Operators whose output consists only of elements of their first input."""
-_GROWING = operators_with(lambda traits: traits.moves is Moves.REPETITION)
+_GROWING = imported_operators_with(lambda traits: traits.moves is Moves.REPETITION)
 _BITS = 8
 
 

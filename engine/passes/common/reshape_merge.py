@@ -10,12 +10,12 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Dimension, Node
-from engine.ops.traits import Moves, operators_with
+from engine.ops.traits import Moves, imported_operators_with
 from engine.passes.fusion import dims_of, operation, replace_by, reshape_target
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
 
-_SHAPE_ONLY: Final = operators_with(lambda traits: traits.moves is Moves.VIEW and not traits.pointwise)
+_SHAPE_ONLY: Final = imported_operators_with(lambda traits: traits.moves is Moves.VIEW and not traits.pointwise)
 
 
 class ReshapeMerge(MatcherPass):
