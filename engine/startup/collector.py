@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ def paused_collector() -> Iterator[None]:
     threads too.
     """
     enabled, modules = gc.isenabled(), len(sys.modules)
+    if enabled:
+        _pauses.append(None)
     gc.disable()
     try:
         yield
@@ -26,7 +29,20 @@ def paused_collector() -> Iterator[None]:
             if len(sys.modules) > modules + _MANY_MODULES:
                 _promote()
             gc.enable()
+            if _pauses:
+                _pauses.pop()
 
+
+def _after_fork() -> None:
+    """End the pauses of other threads, which do not exist in the child: nothing else would end them."""
+    if _pauses:
+        _pauses.clear()
+        gc.enable()
+
+
+_pauses: Final[list[None]] = []
+"""One for each pause that has to end with an enabled collector; appending and popping are atomic."""
+os.register_at_fork(after_in_child=_after_fork)
 
 _MANY_MODULES: Final = 8
 """So many new modules have created tens of thousands of objects."""

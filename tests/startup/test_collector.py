@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -70,3 +71,32 @@ def test_the_collector_is_as_before(enabled: bool) -> None:
         assert gc.isenabled() is enabled
     finally:
         (gc.enable if before else gc.disable)()
+
+
+FORK = """
+import gc, os, threading
+from engine.startup import paused_collector
+begun, ended = threading.Event(), threading.Event()
+def pause():
+    with paused_collector():
+        begun.set()
+        ended.wait()
+thread = threading.Thread(target=pause)
+thread.start()
+begun.wait()
+assert not gc.isenabled()
+child = os.fork()
+if not child:
+    os._exit(not gc.isenabled())
+_, status = os.waitpid(child, 0)
+ended.set()
+thread.join()
+assert gc.isenabled()
+assert status == 0, "the child's collector is disabled"
+"""
+
+
+def test_a_pause_of_another_thread_does_not_last_in_a_forked_process() -> None:
+    """Or a worker that is forked while a server compiles never frees cycles."""
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
