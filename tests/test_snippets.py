@@ -156,7 +156,7 @@ RUN = {
     "docs/scaling.md": Document(4, 2, prepare=vectors, packages=("ray", "pyarrow"), install="engine-ray"),
     "docs/security.md": Document(6, 1, prepare=compiled),
     "docs/conformance.md": Document(1, 1),
-    "docs/performance.md": Document(0, 4),
+    "docs/performance.md": Document(0, 5),
     "CONTRIBUTING.md": Document(0, 7),
     "plugins/cpu/README.md": Document(1, prepare=small_model),
     "plugins/template/README.md": Document(1),

@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "kernels/index.hpp"
 #include "simd/bytes.hpp"
 #include "simd/partial.hpp"
 
@@ -65,13 +66,7 @@ ENGINE_INLINE std::int64_t x_row(const ExpertMatmulArgs& args, std::int64_t row)
 
 std::int64_t expert_of(const ExpertMatmulArgs& args, const void* experts, std::int64_t row,
                        const KernelContext& context) {
-  std::int64_t index = args.index_bytes == 8 ? static_cast<const std::int64_t*>(experts)[row]
-                                             : static_cast<const std::int32_t*>(experts)[row];
-  if (index < -args.experts || index >= args.experts) {
-    report_index(context, index, args.experts);
-    return 0;
-  }
-  return index < 0 ? index + args.experts : index;
+  return max64(0, resolve_index(load_index(experts, row, args.index_bytes), args.experts, context));
 }
 
 void write_order(const ExpertMatmulArgs& args, void* const* buffers, const KernelContext& context) {

@@ -14,7 +14,9 @@ from engine.passes import Manager, Pass
 from engine.passes.catalog import list_passes
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.last_position import LastPosition
+from engine.passes.common.make_adaptable import MakeAdaptable
 from engine.passes.common.make_stateful import MakeStateful
+from engine.passes.common.masked_caches import MaskedCaches
 from tests.counted_steps import counted
 
 _MAX_GROWTH: Final = 5.0
@@ -122,7 +124,8 @@ SHAPES: Final = {
 def passes() -> list[type[Pass]]:
     """Those that need no arguments, and have no effect but on the model."""
     found = [info.cls for info in list_passes(["engine_cpu.passes"])]
-    others = (CommonOptimizations, LastPosition, MakeStateful)  # the last two are for language models
+    # All but the first are for language models.
+    others = (CommonOptimizations, LastPosition, MakeAdaptable, MakeStateful, MaskedCaches)
     return [each for each in found if each.is_transformation and each not in others and _is_plain(each)]
 
 
