@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from engine import Core
 from engine.errors import InputError, StateError
-from engine.generation import Generator, Sampling, TextStream
+from engine.generation import Generator, PromptLookup, Sampling, TextStream
 from engine.passes import MakeStateful
 
 DECODERS = Path(__file__).parent / "fixtures" / "decoders"
@@ -474,6 +474,34 @@ def test_other_uses_that_are_refused(llama: Any) -> None:
     for count in (-1, 3, True):
         with pytest.raises(StateError, match="cannot rewind"):
             generator.rewind(count)
+
+
+@pytest.mark.parametrize("draft", [None, PromptLookup(shortest=1)])
+def test_an_interrupt_when_a_run_has_ended(llama: Any, draft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, or a cancelled task, may come when the request has its outputs, and the generator does not."""
+    prompt = [3, 14, 15, 9, 3, 14]
+    generator = Generator(llama, draft=draft)
+    expected = Generator(llama).generate(prompt, 8)[0]
+    generator.append(prompt)
+    request = type(generator.request)
+    found: list[int | None] = []
+    whole = request.infer
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        whole(*args, **options)
+        raise KeyboardInterrupt
+
+    while len(found) < 8:
+        before = generator.tokens
+        with monkeypatch.context() as patch:
+            patch.setattr(request, "infer", interrupted)
+            try:
+                found += generator.step()  # of a token that was chosen ahead
+                continue
+            except KeyboardInterrupt:
+                assert generator.tokens == before
+        found += generator.step()
+    assert found == expected
 
 
 def test_a_model_with_other_names_and_without_a_mask() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -131,6 +132,8 @@ class Generator:
         """The tokens that were computed before each inference whose values the request keeps."""
         self._sequences: Batch | None = None
         self._ahead = _NOTHING_AHEAD
+        self._is_interrupted = False
+        """Whether the last run was given up by its caller: it may have ended, and the request be ahead."""
         self._adapter_inputs = AdapterInputs(network.signature)
         self.adapter = adapter
 
@@ -211,6 +214,8 @@ class Generator:
 
     def fork(self) -> Generator:
         """A generator that continues from the same tokens; neither sees the other's further tokens."""
+        if self._is_interrupted:
+            self._recover()
         made = object.__new__(Generator)
         made.__dict__.update(self.__dict__)
         made._request = self._request.fork()
@@ -224,7 +229,7 @@ class Generator:
         """Forget all tokens, so that the next prompt starts a new text."""
         self._proposal_room = columns_of(self._network.signature, self._room)
         self._request.reset_state()
-        self._sequences, self._ahead = None, _NOTHING_AHEAD
+        self._sequences, self._ahead, self._is_interrupted = None, _NOTHING_AHEAD, False
         if self._speculation is not None:
             self._speculation.reset()
         self._marks = []
@@ -304,7 +309,7 @@ class Generator:
         """`logits`, as a computation that `completed` runs."""
         self._settle()
         inputs, known = self._inputs(self._sequences)
-        result = yield self._request, inputs
+        result = yield from self._run(inputs)
         return self._computed(known, result[self._names[LOGITS]])
 
     def step(self) -> list[int | None]:
@@ -400,7 +405,7 @@ class Generator:
             return None
         try:
             inputs, _ = self._inputs(known.extended([proposals.tokens]))
-            result = yield self._request, inputs
+            result = yield from self._run(inputs)
         except (Busy, Cancelled, DeadlineExceeded):
             raise
         except EngineError:
@@ -437,8 +442,27 @@ class Generator:
         extended.computed, extended.randoms, extended.ended = known.length, [random], [token in self.stop_tokens]
         self._sequences = extended
 
+    def _run(self, inputs: dict[str, Array]) -> Turn[Mapping[str, Array]]:
+        try:
+            return (yield self._request, inputs)
+        except GeneratorExit:  # such as Ctrl-C, or a task that was cancelled when the outputs were there
+            self._is_interrupted = True
+            raise
+
+    def _recover(self) -> None:
+        """Take back what an interrupted run has computed, after its end. Raises what `request.rewind` raises."""
+        with suppress(EngineError):  # such as `Cancelled`: it has computed nothing
+            self._request.wait()
+        computed = 0 if self._sequences is None else self._sequences.computed
+        before = [int(v.initial.shape[v.axis]) for v in self._network.variables if v.axis is not None]
+        if before:
+            self._take_back(max(0, self._request.length - before[0] - computed))
+        self._is_interrupted = False
+
     def _settle(self) -> None:
         """Forget tokens that were chosen ahead, so that the request has the tokens of the generator."""
+        if self._is_interrupted:
+            self._recover()
         count, self._ahead = len(self._ahead.tokens), _NOTHING_AHEAD
         self._take_back(count)
 
