@@ -41,6 +41,7 @@ BY_CALLBACK = {
     "QuantizedMapsFusion": {"DequantizeLinear", "QuantizeLinear"},
     "CompressedWeightsFusion": {"DequantizeLinear", "CompressedMatMul"},
     "CompressedGatherFusion": {"DequantizeLinear"},
+    "ExpertMatMulFusion": {"Gather"},
     "QuantizedFusion": {"DequantizeLinear", "MatMulInteger", "QuantizedConv", "QuantizedMatMul"},
     "LayerNormalizationFusion": {"ReduceMean"},
 }

@@ -44,12 +44,17 @@ def _isa_of(precision: str, available: str, is_integer: bool) -> str:
     used = {
         isa
         for kernel, isas in kernel_isas().items()
-        if (precision == "bf16" or "bf16" not in kernel) and (is_integer or "int8" not in kernel)
+        if (precision == "bf16" or "bf16" not in kernel) and (is_integer or not _is_integer(kernel))
         for isa in isas
         if features(isa) <= features(available)
     }
     needed = frozenset[str]().union(*map(features, used))
     return next(isa for isa in isas_within(available) if needed <= features(isa))
+
+
+def _is_integer(kernel: str) -> bool:
+    """Whether only the operators of `_INTEGER` use a kernel."""
+    return "int8" in kernel or kernel.startswith("expert_")
 
 
 def why_lower(used: str) -> str:
