@@ -53,7 +53,7 @@ from engine.generation.speculation import (
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.startup import dataclass
 
-_MOST_SEQUENCES: Final = 1 << 20
+_MAX_SEQUENCES: Final = 1 << 20
 """A number of sequences that is larger is a mistake: a list of them would take all memory."""
 
 
@@ -274,8 +274,8 @@ class Generator:
         variables have no dimension of sequences, or one of a fixed length, and the errors of the request.
         """
         _check_count(count, "count")
-        if count > _MOST_SEQUENCES:
-            raise InputError(f"count is {shown(count)}; expected {_MOST_SEQUENCES} at most")
+        if count > _MAX_SEQUENCES:
+            raise InputError(f"count is {shown(count)}; expected {_MAX_SEQUENCES} at most")
         known = self._sequences
         if known is None or len(known.rows) != 1:
             raise InputError(f"repeat continues one sequence, and there are {0 if known is None else len(known.rows)}")

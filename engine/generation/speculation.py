@@ -23,14 +23,14 @@ Turn = Generator[tuple[AsyncInferRequest, dict[str, Array]], Mapping[str, Array]
 _PRIOR_TRIALS: Final = 2.0
 _DECAY: Final = 0.95
 """Of the weight of a proposed token with each later one: about the last twenty count."""
-_LEAST_GAIN: Final = 1.05
+_MIN_GAIN: Final = 1.05
 """Expected gains below this do not make up for what they ignore, such as the work of the host."""
 _FIRST_PAUSE: Final = 4
 _LONGEST_PAUSE: Final = 16
 _NEVER: Final = 1 << 62
 _NEW_TEXT: Final = 16
 """So many tokens that are appended at once may be of another kind, such as a question of a chat."""
-_MOST_COST: Final = 1e9
+_MAX_COST: Final = 1e9
 _NEAR: Final = 32
 """Sequences of a draft and a network that differ do so in their last few tokens, as a rule."""
 
@@ -408,7 +408,7 @@ class _Pace:
     def _best(self, most: int) -> int:
         """The number with the greatest expected gain; 0 if none is worth it."""
         share = self.accepted / self.trials
-        best, gain, tokens = 0, _LEAST_GAIN, 1.0
+        best, gain, tokens = 0, _MIN_GAIN, 1.0
         for count in range(1, most + 1):
             tokens += share**count
             if (found := tokens / (1 + self.cost * count)) > gain:
@@ -444,6 +444,6 @@ def _check_cost(what: str, cost: object) -> None:
     if (
         isinstance(cost, bool)
         or not isinstance(cost, (int, float, np.integer, np.floating))
-        or not 0 <= cost <= _MOST_COST
+        or not 0 <= cost <= _MAX_COST
     ):
-        raise InputError(f"{what}: cost is {cost!r:.80}; expected a number of 0 or more, {_MOST_COST:g} at most")
+        raise InputError(f"{what}: cost is {cost!r:.80}; expected a number of 0 or more, {_MAX_COST:g} at most")

@@ -11,15 +11,13 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from engine.ir import Constant, Output, PartialShape, TensorType, f16, f32, u8
-from engine.ir.element_type import bf16
-from engine.onnx.contrib.call import ContribCall, contrib
+from engine.ir import Constant, Output, PartialShape, TensorType, u8
+from engine.onnx.contrib.call import FLOATS, ContribCall, contrib
 from engine.onnx.contrib.packed_elements import Array, constant_of, is_constant, unpacked
 from engine.onnx.upgrades.emit import emit, i64_scalar, i64s, rank_of, reshape_like, scalar_like
 from engine.ops.internal import ExpertMatMul
 from engine.startup import dataclass
 
-_REALS: Final = frozenset({f32, f16, bf16})
 _BITS: Final = (2, 4, 8)
 _MIN_BLOCK: Final = 16
 _ACTIVATIONS: Final = {"relu": "Relu", "silu": "Swish"}
@@ -96,7 +94,7 @@ def _routing(call: ContribCall, experts: int, *, normalizes: bool) -> tuple[Outp
     A NaN, which TopK counts as the largest, makes all weights of its row NaN.
     """
     probabilities = call.ranked(1, 2)
-    call.typed(1, _REALS if call.input(0).element_type not in _REALS else {call.input(0).element_type})
+    call.typed(1, FLOATS if call.input(0).element_type not in FLOATS else {call.input(0).element_type})
     count = call.integer("k", 1)
     if not 1 <= count <= experts:
         call.invalid(f"attribute `k` is {count}; expected 1..{experts}, as there are {experts} experts")
@@ -112,7 +110,7 @@ def _routing(call: ContribCall, experts: int, *, normalizes: bool) -> tuple[Outp
 
 def _given_weights(call: ContribCall, chosen: Output) -> Output:
     """Input `router_weights` at the chosen experts, divided by their sum with `normalize_routing_weights`."""
-    call.typed(14, {call.input(0).element_type} & _REALS or _REALS)
+    call.typed(14, {call.input(0).element_type} & FLOATS or FLOATS)
     given, router = call.ranked(14, 2), call.input(1).shape
     if not given.shape.compatible(router):
         call.invalid(f"{call.described(14)} has shape {given.shape}; expected {router}, as the router's")
@@ -156,7 +154,7 @@ class _Layer:
     @classmethod
     def of_numbers(cls, call: ContribCall, index: int, experts: int) -> _Layer:
         """Input `index` of MoE and the bias behind it. Raises `ModelError`."""
-        call.typed(index, {call.input(0).element_type} & _REALS or _REALS)
+        call.typed(index, {call.input(0).element_type} & FLOATS or FLOATS)
         rows, columns = _matrix(call, index, experts)
         return cls(index, call.input(index), None, None, _bias(call, index + 1, experts, rows), rows, columns)
 
@@ -215,14 +213,14 @@ def _matrix(call: ContribCall, index: int, experts: int) -> tuple[int, int]:
 def _bias(call: ContribCall, index: int, experts: int, rows: int) -> Output | None:
     if not call.has_input(index):
         return None
-    call.typed(index, {call.input(0).element_type} & _REALS or _REALS)
+    call.typed(index, {call.input(0).element_type} & FLOATS or FLOATS)
     _expect(call, index, [experts, rows])
     return call.input(index)
 
 
 def _by_blocks(call: ContribCall, index: int, experts: int, rows: int, blocks: int, *, is_blocked: bool) -> Output:
     """Scales as [experts, rows, blocks]; without blocks, the file has [experts, rows]."""
-    scale = call.typed(index, _REALS)
+    scale = call.typed(index, FLOATS)
     _expect(call, index, [experts, rows, blocks] if is_blocked else [experts, rows])
     return scale if is_blocked else emit("Unsqueeze", scale, i64s([-1]))
 
@@ -284,7 +282,7 @@ def _expect(call: ContribCall, index: int, wanted: list[int]) -> None:
 
 def _mixture(call: ContribCall, layers: list[_Layer], weights: Output, chosen: Output) -> Output:
     """The sum of the chosen experts' results, times their weights, in the shape of the input."""
-    x = call.typed(0, _REALS)
+    x = call.typed(0, FLOATS)
     if rank_of(call.ranked(0, 2, 3)) is None:
         call.unsupported(f"{call.described(0)} has an unknown rank", "state its shape in the model")
     first, second = layers[0], layers[1]
