@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.errors import Cancelled
 from engine.ir import Node
-from engine.limits import check_bytes, check_planned
+from engine.limits import check_bytes, check_planned, current_limits
 from engine.lowering.checks import is_omitted
 from engine.native import Plan, PlanBuilder, PlanRunner
 from engine_cpu.layout import item_size, static_shape
@@ -31,6 +31,7 @@ class CountedSegment(NodeSegment):
         node: Node = spec.node
         super().__init__(node)
         self._spec, self._lowering = spec, lowering
+        self._limit = current_limits().tensor_bytes
         step = lowering.counted(spec)
         self._present = [index for index, value in enumerate(node.outputs) if not is_omitted(value)]
         self._count = node.num_outputs
@@ -75,7 +76,10 @@ class CountedSegment(NodeSegment):
             inference.record_node(self.name, self.op_type, "native", start, time.perf_counter_ns())
         outputs: list[Value] = [None] * self._count
         for index, array, axis in zip(self._present, results, self._axes, strict=True):
-            outputs[index] = array if axis is None else _cut(array, axis, int(count[0]))
+            value = array if axis is None else _cut(array, axis, int(count[0]))
+            if self._limit:
+                check_bytes(value.nbytes, self.title, self._limit)
+            outputs[index] = value
         return outputs
 
 

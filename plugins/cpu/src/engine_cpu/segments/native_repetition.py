@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.errors import Cancelled, InputError, OutOfMemoryError
 from engine.ir import Model, TensorType
+from engine.limits import check_bytes, current_limits
 from engine.native import Repetition, RepetitionRunner, SequenceAxis
 from engine_cpu.program import Program
 from engine_cpu.segments.body_profile import record_body, times_of
@@ -34,6 +35,7 @@ class NativeRepetition:
         """`node`: friendly name and op type. Raises `PlanError` if sizes do not fit together."""
         self._name, self._op_type = node
         self._form = form
+        self._limit = current_limits().tensor_bytes
         self._inputs = parameters[form.fixed :]
         self._carried = parameters[form.fixed : form.fixed + form.carried]
         self._stacked = routine.results[int(form.is_loop) + form.carried :]
@@ -119,6 +121,7 @@ class NativeRepetition:
                 f"{self._op_type} `{self._name}`",
                 stacked_shape(t.shape.get_shape(), trips, axis),
                 t.element_type.numpy,
+                self._limit,
             )
             for t, (axis, _) in zip(self._stacked, self._form.stacks, strict=True)
         ]
@@ -127,6 +130,8 @@ class NativeRepetition:
         if given is not None:
             return given
         assert grown is not None
+        if self._limit:
+            check_bytes(grown.nbytes, f"{self._op_type} `{self._name}`", self._limit)
         return grown.view(element.element_type.numpy).reshape(trips, *element.shape.get_shape())
 
     def _checked(self, inputs: Sequence[Value]) -> list[Array]:

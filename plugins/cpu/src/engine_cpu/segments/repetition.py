@@ -13,6 +13,7 @@ import numpy as np
 
 from engine.errors import InputError, ModelError
 from engine.ir import Constant, Node, Output, TensorType
+from engine.limits import current_limits
 from engine.native import NO_VALUE, Plan
 from engine.ops.loop import formal_inputs
 from engine.ops.stacks import empty_stacks
@@ -35,6 +36,7 @@ class RepetitionSegment(NodeSegment):
     def __init__(self, node: Node, compiler: SegmentCompiler) -> None:
         super().__init__(node)
         self._form = RepetitionForm.of(node)
+        self._limit = current_limits().tensor_bytes
         graph = BodyGraph.of(node, "body", self._form.num_parameters, self._form.num_results)
         if self._form.is_loop and not self._form.is_conditional:
             graph.model.results[0].input(0).replace_source_output(Constant(np.array(True)))
@@ -118,7 +120,7 @@ class RepetitionSegment(NodeSegment):
         ]
         if not condition or limit == 0:
             return [*carried, *self._empty_stacks(carried, given, captured)]
-        stacks = [Stack(f"{self.op_type} `{self.name}`", index) for index in range(len(form.stacks))]
+        stacks = [Stack(f"{self.op_type} `{self.name}`", index, self._limit) for index in range(len(form.stacks))]
         trip = 0
         while condition and trip < limit:
             inference.check_cancelled()

@@ -9,16 +9,21 @@ from typing import Final
 import numpy as np
 
 from engine.errors import InputError, OutOfMemoryError
-from engine.limits import available_memory
+from engine.limits import available_memory, check_bytes
 from engine_cpu.segments.segment import Array, Value
 
 _UNCHECKED: Final = 16 << 20
 """For smaller arrays, the available memory is not checked."""
 
 
-def new_stack(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
-    """An array for what node `name` stacks. Raises `OutOfMemoryError` if it is larger than the available memory."""
+def new_stack(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], limit: int) -> Array:
+    """An array for what node `name` stacks.
+
+    Raises `OutOfMemoryError` if it is larger than the available memory, or than `limit` bytes unless that is 0.
+    """
     nbytes = math.prod(shape) * dtype.itemsize
+    if limit:
+        check_bytes(nbytes, name, limit)
     if nbytes > _UNCHECKED and nbytes > available_memory():
         raise too_large(name, f"an output of {nbytes} bytes, of shape {list(shape)}")
     try:
@@ -38,8 +43,9 @@ def too_large(name: str, what: str) -> OutOfMemoryError:
 class Stack:
     """Elements whose number, and maybe shape, shows only while a loop runs."""
 
-    def __init__(self, name: str, index: int) -> None:
-        self._what = f"{name}, stacked output {index}"
+    def __init__(self, name: str, index: int, limit: int) -> None:
+        """Make an empty stack for output `index` of node `name`; `limit`: see `new_stack`."""
+        self._name, self._what, self._limit = name, f"{name}, stacked output {index}", limit
         self._elements: list[Array] = []
         self._nbytes = 0
         self._checked = _UNCHECKED
@@ -54,6 +60,8 @@ class Stack:
             )
         self._elements.append(element)
         self._nbytes += element.nbytes
+        if self._limit:
+            check_bytes(self._nbytes, self._name, self._limit)
         if self._nbytes > self._checked:
             self._checked = 2 * self._nbytes
             if self._checked > available_memory():  # for doubling, and for a copy

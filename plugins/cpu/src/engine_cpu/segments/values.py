@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.errors import InputError, ModelError
 from engine.ir import Constant, Model, Node, Output, Parameter, Result
+from engine.limits import compilation, current_limits
 from engine.lowering import PlanCache, PreparedGraph
 from engine.lowering.checks import is_omitted
 from engine.runtime.lifecycle import ForkSafeLock
@@ -135,8 +136,10 @@ def _made(segment: GraphSegment, making: Making) -> ConnectedSegment:
     (node,) = segment.nodes
     compiler = making.compiler
 
+    limits = current_limits()
+
     def alone(model: Model) -> Program:
-        with paused_collector():  # built during an inference
+        with paused_collector(), compilation(limits):  # built during an inference
             return compiler.program(PreparedGraph.of(model, LOWERINGS))
 
     late, evaluated = late_values(node, making.decisions), HostSegment(node) if compiler.allow_reference else None
