@@ -10,12 +10,13 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from engine_ray import NodeFit, predictor
 from engine_ray.batches import fixed_rows, infer_batch
+from engine_ray.failed_rows import infer_rows
 from engine_ray.job import Job
 from engine_ray.nodes import pool_size, raise_if_none, refused_selector, slots_of
 from engine_ray.predictor import _default_slot
@@ -23,8 +24,15 @@ from engine_ray.progress import Journal
 
 from engine import Core, ops
 from engine.blob import BlobReader, BlobWriter, is_blob
-from engine.errors import BlobIncompatibleError, DeviceNotFoundError, InputError, PluginError, UnsupportedError
-from engine.ir import Constant, Model, Parameter, PartialShape, Result, f32
+from engine.errors import (
+    BlobIncompatibleError,
+    DeviceError,
+    DeviceNotFoundError,
+    InputError,
+    PluginError,
+    UnsupportedError,
+)
+from engine.ir import Constant, Model, Parameter, PartialShape, Result, f32, i64
 from engine.plugin_api import ExecutableNetwork
 
 
@@ -70,6 +78,66 @@ def test_columns_that_are_missing_or_ragged_are_named() -> None:
         infer_batch(compiled, None, {"x": ragged}, [])
     with pytest.raises(InputError, match="element type is float64"):
         infer_batch(compiled, None, {"x": np.ones((2, 4))}, [])
+
+
+def lookup(rows: int | None) -> ExecutableNetwork:
+    """The rows of a table with 4 rows; other numbers of a row are an error."""
+    x = Parameter(i64, PartialShape([rows, 1]), "x")
+    table = Constant(np.arange(8, dtype=np.float32).reshape(4, 2))
+    found = ops.Gather(table, ops.Squeeze(x, Constant(np.array([1]))))
+    return Core().compile_model(Model([Result(found, "y")], [x], name="lookup"), "TEMPLATE")
+
+
+@pytest.mark.parametrize("rows_each", [None, 1, 3])
+@pytest.mark.parametrize("wrong", [(), (0,), (5,), (1, 2, 6), tuple(range(7))])
+def test_failed_rows_have_their_reason_and_others_their_result(rows_each: int | None, wrong: tuple[int, ...]) -> None:
+    given = np.arange(7)[:, None] % 4
+    given[list(wrong)] = 9
+    results, failed = infer_rows(lookup(rows_each), rows_each, {"x": given, "id": np.arange(7)}, ["id"], "why")
+    assert failed == len(wrong)
+    assert list(results) == ["id", "y", "why"]
+    for row in range(7):
+        if row in wrong:
+            assert "Gather" in results["why"][row]
+            assert np.isnan(results["y"][row]).all()
+        else:
+            assert results["why"][row] == ""
+            np.testing.assert_array_equal(results["y"][row], [2 * (row % 4), 2 * (row % 4) + 1])
+
+
+def test_rows_of_other_shapes_fail_alone() -> None:
+    ragged = np.array([[1.0, 2, 3, 4], [1.0, 2], [5.0, 6, 7, 8]], object)
+    results, failed = infer_rows(network(None), None, {"x": ragged}, (), "why")
+    assert failed == 1
+    assert [bool(why) for why in results["why"]] == [False, True, False]
+    np.testing.assert_array_equal(results["sum"][[0, 2]], [10, 26])
+
+
+def test_results_of_different_shapes_are_arrays_of_objects() -> None:
+    x = Parameter(f32, PartialShape([None, None]), "x")
+    compiled = Core().compile_model(Model([Result(ops.Add(x, x), "y")], [x], name="twice"), "TEMPLATE")
+    rows = np.array([[1.0, 2, 3], [1.0], ["a"], [2.0]], object)
+    results, failed = infer_rows(compiled, None, {"x": rows}, (), "why")
+    assert failed == 1
+    assert [row.tolist() for row in results["y"]] == [[2, 4, 6], [2], [], [4]]
+
+
+def test_errors_that_are_not_of_rows_are_raised() -> None:
+    with pytest.raises(InputError, match="no column `x`"):
+        infer_rows(network(None), None, {"image": np.ones((2, 4))}, (), "why")
+
+    class Lost:
+        name = "lost"
+        inputs = outputs = network(None).inputs
+
+        def input(self, name: str) -> Any:
+            return self.inputs[0]
+
+        def __call__(self, inputs: Any) -> Any:
+            raise DeviceError("it is gone")
+
+    with pytest.raises(DeviceError, match="gone"):
+        infer_rows(cast("ExecutableNetwork", Lost()), None, batch(3), (), "why")
 
 
 def objects(*rows: Any) -> Any:
@@ -327,10 +395,10 @@ def test_progress_counts_workers_batches_and_says_things_once() -> None:
     journal.join("run", "host", 7, "node", "imported")
     journal.join("run", "host", 8, "node", "compiled")
     journal.join("other", "host", 9, "node", "imported")
-    journal.add("run", 7, "node", 32, 0.5)
-    journal.add("run", 8, "node", 16, 0.25)
-    journal.add("other", 9, "node", 5, 0.25)
-    journal.add("run", 7, "node", 16, 0.25)
+    journal.add("run", 7, "node", 32, 3, 0.5)
+    journal.add("run", 8, "node", 16, 0, 0.25)
+    journal.add("other", 9, "node", 5, 0, 0.25)
+    journal.add("run", 7, "node", 16, 0, 0.25)
     said = [(["a", "b"], "x"), (["b"], "of b"), (["c"], "y"), (["a", "c"], "z"), (["c", "d"], "of d")]
     assert [journal.note(*each) for each in said] == [True, False, True, False, True]
     progress = journal.progress("run")
@@ -342,7 +410,8 @@ def test_progress_counts_workers_batches_and_says_things_once() -> None:
         (7, "imported", 48, 2, 0.75),
         (8, "compiled", 16, 1, 0.25),
     ]
-    assert str(progress).startswith("64 items by 2 workers, ")
+    assert progress.failed == 3
+    assert str(progress).startswith("64 items (3 failed) by 2 workers, ")
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,6 +206,22 @@ def test_what_a_batch_lacks_ends_the_job_with_a_typed_error() -> None:
         made.predict(dataset().rename_columns({"x": "image"}), workers=1).take_all()
 
 
+def test_failed_rows_are_set_aside_with_their_reason() -> None:
+    items = [{"id": number, "x": row} for number, row in enumerate(rows())]
+    items[5]["x"], items[77]["x"] = np.ones(1, np.float32), np.ones(WIDTH + 1, np.float32)
+    made = predictor(model(), keep=["id"], error_column="why")
+    results = made.predict(ray.data.from_items(items, override_num_blocks=BLOCKS), workers=1, batch_size=16).take_all()
+    assert [row["id"] for row in results] == list(range(ROWS))
+    assert {row["id"] for row in results if row["why"]} == {5, 77}
+    expected = rows() @ weights()
+    for row in results:
+        if not row["why"]:
+            np.testing.assert_allclose(row["y"], expected[row["id"]], rtol=0, atol=1e-4)
+    assert made.progress().failed == 2
+    with pytest.raises(PropertyError, match="error_column `y`"):
+        predictor(model(), error_column="y")
+
+
 def test_workers_on_all_cpus_do_not_keep_the_dataset_from_being_read(caplog: pytest.LogCaptureFixture) -> None:
     made = predictor(model(), "TEMPLATE", keep=["id"])
     cpus = int(ray.cluster_resources()["CPU"])

@@ -47,12 +47,7 @@ def infer_batch(
     A network of a fixed number of rows runs as often as needed, the last time with the last row repeated.
     Raises `InputError` if columns are missing or do not fit, `UnsupportedError` if an output has other rows.
     """
-    missing = [name for name in (*(port.name for port in network.inputs), *keep) if name not in batch]
-    if missing:
-        raise InputError(
-            f"{network.name}: the batch has no column `{missing[0]}`; it has {', '.join(batch)}; "
-            "name the columns as the network's inputs"
-        )
+    require_columns(network, batch, keep)
     inputs = {port.name: column_array(network, port.name, batch[port.name]) for port in network.inputs}
     count = len(next(iter(inputs.values())))
     parts = [
@@ -60,6 +55,16 @@ def infer_batch(
     ]
     found = {port.name: np.concatenate([part[port.name] for part in parts]) for port in network.outputs}
     return {**{name: batch[name] for name in keep}, **found}
+
+
+def require_columns(network: ExecutableNetwork, batch: Mapping[str, Array], keep: Sequence[str]) -> None:
+    """Raise `InputError`, naming a column of the network's inputs or of `keep` that the batch does not have."""
+    missing = [name for name in (*(port.name for port in network.inputs), *keep) if name not in batch]
+    if missing:
+        raise InputError(
+            f"{network.name}: the batch has no column `{missing[0]}`; it has {', '.join(batch)}; "
+            "name the columns as the network's inputs"
+        )
 
 
 def _parts(inputs: Mapping[str, Array], count: int, rows: int) -> list[tuple[dict[str, Array], int]]:

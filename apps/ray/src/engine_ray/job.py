@@ -45,6 +45,7 @@ class Job:
         keep: the columns that results have beside the network's outputs.
         slot: what a worker takes of Ray's resources, as arguments of `map_batches`.
         journal: the actor that collects progress and notes.
+        error_column: the column of the reasons of failed rows; empty if a failed row ends the job.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Job:
     keep: Sequence[str]
     slot: Mapping[str, float]
     journal: Any
+    error_column: str = ""
 
     def open_network(self) -> tuple[ExecutableNetwork, str]:
         """The network in this process, and why it was compiled here from the model; empty if the blob was imported.

@@ -37,6 +37,7 @@ def predictor(
     path: str | os.PathLike[str] | None = None,
     slot: Mapping[str, float] | None = None,
     keep: Sequence[str] = (),
+    error_column: str = "",
 ) -> type[Predictor]:
     """A class for `Dataset.map_batches`, whose workers import one blob; see `Predictor`.
 
@@ -52,6 +53,9 @@ def predictor(
             INFERENCE_NUM_THREADS, which is 1 if neither `config` nor the blob sets it; and 1 GPU if the cluster has any
             and the device, or one of its list, has memory of its own, as OPENCL has.
         keep: the columns that results have beside the network's outputs.
+        error_column: if given, rows that fail do not end the job: results have this column, with the reason of each
+            failed row and an empty string for all others. The outputs of a failed row are NaN, or 0, False or an empty
+            string where the type has no NaN.
 
     Starts Ray if it does not run. Raises `UnsupportedError` if Ray is not installed or the network takes no batches;
     `PropertyError` for a wrong slot, column or configuration; and the errors of reading, compiling and exporting.
@@ -74,6 +78,10 @@ def predictor(
     rows = fixed_rows(name, inputs)
     if doubled := [port.name for port in outputs if port.name in keep]:
         raise PropertyError(f"{name}: column `{doubled[0]}` of keep is also an output of the network; leave it out")
+    if error_column in {*keep, *(port.name for port in outputs)}:
+        raise PropertyError(
+            f"{name}: error_column `{error_column}` is also an output of the network or in keep; choose another name"
+        )
     job = Job(
         name=name,
         device=device,
@@ -82,6 +90,7 @@ def predictor(
         path=None if path is None else _stored(blob, path),
         model=None if model is None else ray.put(model),
         keep=tuple(keep),
+        error_column=error_column,
         slot=_default_slot(device, settings, ray) if slot is None else _checked_slot(slot),
         journal=_journal(ray),
     )

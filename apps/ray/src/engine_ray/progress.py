@@ -17,6 +17,7 @@ class WorkerProgress:
         node: Ray's id of the node.
         how: how it got the network: "imported" or "compiled".
         items, batches: computed rows and calls, also of results that were lost afterwards.
+        failed: how many of the items failed and were set aside; see `error_column` of `predictor`.
         busy_seconds: the time of its inferences.
     """
 
@@ -27,6 +28,7 @@ class WorkerProgress:
     items: int = 0
     batches: int = 0
     busy_seconds: float = 0.0
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,18 @@ class Progress:
         return sum(worker.items for worker in self.workers)
 
     @property
+    def failed(self) -> int:
+        """How many of the items failed and were set aside."""
+        return sum(worker.failed for worker in self.workers)
+
+    @property
     def items_per_second(self) -> float:
         """The throughput of all workers together; 0 before the first batch."""
         return self.items / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
-        return f"{self.items} items by {len(self.workers)} workers, {self.items_per_second:.1f} items/s"
+        failed = f" ({self.failed} failed)" if self.failed else ""
+        return f"{self.items} items{failed} by {len(self.workers)} workers, {self.items_per_second:.1f} items/s"
 
 
 @dataclass(slots=True)
@@ -65,6 +73,7 @@ class _Worker:
     items: int = 0
     batches: int = 0
     busy_seconds: float = 0.0
+    failed: int = 0
 
 
 @dataclass(slots=True)
@@ -96,14 +105,15 @@ class Journal:
         """Record that the worker in process `process` on node `node` has its network."""
         self.runs[run].workers[node, process] = _Worker(host, node, how)
 
-    def add(self, run: str, process: int, node: str, items: int, seconds: float) -> None:
-        """A worker has computed a batch in this time."""
+    def add(self, run: str, process: int, node: str, items: int, failed: int, seconds: float) -> None:
+        """A worker has computed a batch in this time; `failed` of its items were set aside."""
         found = self.runs[run]
         found.end = time.monotonic()
         if found.begin is None:
             found.begin = found.end - seconds
         worker = found.workers[node, process]
         worker.items += items
+        worker.failed += failed
         worker.batches += 1
         worker.busy_seconds += seconds
 
@@ -111,7 +121,7 @@ class Journal:
         """The workers, seconds and notes of `run` so far; no workers if none has begun."""
         found = self.runs.get(run, _Run())
         workers = (
-            WorkerProgress(w.host, process, w.node, w.how, w.items, w.batches, w.busy_seconds)
+            WorkerProgress(w.host, process, w.node, w.how, w.items, w.batches, w.busy_seconds, w.failed)
             for (_, process), w in found.workers.items()
         )
         return Progress(tuple(workers), 0.0 if found.begin is None else found.end - found.begin, tuple(self.notes))

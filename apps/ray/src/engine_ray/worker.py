@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from engine.errors import UnsupportedError
 from engine_ray.batches import Array, fixed_rows, infer_batch
+from engine_ray.failed_rows import infer_rows
 from engine_ray.job import Job, this_worker
 from engine_ray.nodes import NodeFit, fit_nodes, pool_size, raise_if_none, refused_selector, slots_of
 from engine_ray.progress import Progress
@@ -60,10 +61,13 @@ class Predictor:
 
     def __call__(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         """The results of a batch. Raises `InputError` for one that does not fit, and the device's errors."""
-        job, start = type(self).job, time.perf_counter()
-        results = infer_batch(self._network, self._rows, batch, job.keep)
+        job, start, failed = type(self).job, time.perf_counter(), 0
+        if job.error_column:
+            results, failed = infer_rows(self._network, self._rows, batch, job.keep, job.error_column)
+        else:
+            results = infer_batch(self._network, self._rows, batch, job.keep)
         rows = len(next(iter(results.values())))
-        job.journal.add.remote(self._run, self._process, self._node, rows, time.perf_counter() - start)
+        job.journal.add.remote(self._run, self._process, self._node, rows, failed, time.perf_counter() - start)
         return results
 
     # -- in the driver ------------------------------------------------------------------------------------------
@@ -80,8 +84,9 @@ class Predictor:
         arguments of `map_batches`.
 
         Sets the order and what becomes of errors in the dataset's `context`, which it has in common with `dataset`.
-        Ray repeats the blocks of lost workers. An error in a batch ends the job with this error, unless the dataset's
-        `context.max_errored_blocks` permits to leave the block out. Raises the errors of `arguments`.
+        Ray repeats the blocks of lost workers. An error in a batch ends the job with this error, unless `predictor`
+        got an `error_column`, which has the reasons of failed rows, or the dataset's `context.max_errored_blocks`
+        permits to leave the block out. Raises the errors of `arguments`.
         """
         arguments = cls.arguments(workers=workers, batch_size=batch_size)
         cls._last_run = uuid.uuid4().hex
