@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import accumulate, chain, count
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,8 +41,14 @@ def test_medians_of_the_rounds_after_the_first(llama: Any, monkeypatch: pytest.M
     assert long.state_bytes > short.state_bytes
 
 
-@pytest.mark.parametrize(("contexts", "tokens", "rounds"), [((0,), 2, 1), ((4, 0), 2, 1), ((4,), 1, 1), ((4,), 2, 0)])
-def test_what_cannot_be_measured_is_refused(llama: Any, contexts: Sequence[int], tokens: int, rounds: int) -> None:
+@pytest.mark.parametrize(
+    ("contexts", "tokens", "rounds"),
+    [
+        ((0,), 2, 1), ((4, 0), 2, 1), ((4,), 1, 1), ((4,), 2, 0), ((True,), 2, 1), ((4,), 2, True), ((4,), 2.5, 1),
+        ((float("nan"),), 2, 1),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_is_refused(llama: Any, contexts: Any, tokens: Any, rounds: Any) -> None:
     with pytest.raises(InputError, match="expected prompts and rounds of 1 or more, and 2 tokens or more"):
         measure_generation(llama, contexts, tokens, rounds)
 

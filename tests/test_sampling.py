@@ -122,6 +122,8 @@ def test_samplings_can_be_compared_and_hashed() -> None:
     [
         {"min_p": -0.1}, {"min_p": 1.1}, {"min_p": float("nan")}, {"min_p": None}, {"presence_penalty": float("inf")},
         {"presence_penalty": "1"}, {"frequency_penalty": float("nan")}, {"frequency_penalty": 10**400},
+        {"min_p": True}, {"temperature": True}, {"top_p": True}, {"repetition_penalty": True}, {"top_k": True},
+        {"presence_penalty": False}, {"frequency_penalty": np.True_}, {"seed": True}, {"seed": -1}, {"seed": 1.0},
         {"logit_bias": 3}, {"logit_bias": "ab"}, {"logit_bias": [1, 2]}, {"logit_bias": None},
     ],
 )  # fmt: skip
@@ -141,6 +143,7 @@ def test_values_that_are_refused(wrong: dict[str, Any]) -> None:
         ({1: float("nan")}, "of token 1 is nan; expected a number, or minus infinity"),
         ({1: float("inf")}, "of token 1 is inf"),
         ({1: None}, "of token 1 is None"),
+        ({1: True}, "of token 1 is True"),
         ([(1, 2.0), (1, 3.0)], "has token 1 twice"),
     ],
 )

@@ -39,11 +39,13 @@ def measure_generation(
     Before it counts, each prompt runs once, in which the device prepares itself. Raises `InputError` for numbers below
     1 or a network that is not a language model with variables, and what `Generator.step` raises.
     """
-    if min((*contexts, rounds)) < 1 or tokens < 2:
+    counts = [*contexts, rounds, tokens]
+    if any(isinstance(each, bool) or not isinstance(each, (int, np.integer)) for each in counts) or (
+        min(counts) < 1 or tokens < 2
+    ):
         raise InputError(
-            f"the measurement has prompts of {list(contexts)} tokens, {tokens} tokens, {rounds} rounds; expected "
-            "prompts and "
-            "rounds of 1 or more, and 2 tokens or more"
+            f"the measurement has prompts of {list(contexts)!r:.80} tokens, {tokens!r:.80} tokens, {rounds!r:.80} "
+            "rounds; expected prompts and rounds of 1 or more, and 2 tokens or more"
         )
     generator = Generator(network)
     found = []

@@ -70,7 +70,7 @@ class Sampling:
                 raise InputError(f"Sampling: {name} is {_shown(getattr(self, name))}; expected {allowed}")
         if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 0:
             raise InputError(f"Sampling: top_k is {_shown(self.top_k)}; expected a number of tokens, or 0 for all")
-        if self.seed is not None and (not isinstance(self.seed, int) or self.seed < 0):
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
             raise InputError(f"Sampling: seed is {_shown(self.seed)}; expected an integer of 0 or more, or None")
         object.__setattr__(self, "logit_bias", _pairs(self.logit_bias))
 
@@ -219,8 +219,10 @@ def _pairs(given: object) -> tuple[tuple[int, float], ...]:
 
 
 def _number(value: object) -> float:
-    """A value as a float; NaN for what is not a real number, and infinity for an integer beyond the range of floats."""
-    if not isinstance(value, Real):
+    """A value as a float; NaN for what is not a real number, such as True, and infinity for an integer beyond the range
+    of floats.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
         return math.nan
     try:
         return float(value)

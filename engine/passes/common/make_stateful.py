@@ -31,8 +31,8 @@ class MakeStateful(ModelPass):
     (Concat, or Attention with a past) grows along that dimension, from length 0 unless stated otherwise. One into which
     the model writes at positions (TensorScatter, ScatterND, ScatterElements) keeps its length, and begins with zeros.
 
-    Not part of any pipeline: run it on a model before compiling it. Raises `PassError` if the model has no pairs, or
-    if they contradict each other.
+    Not part of any pipeline: run it on a model before compiling it. Raises `PassError` if the model has no pairs, if
+    they contradict each other, or for a bound that is not a length.
 
     Args:
         pairs: the pairs: `Variable`s, or a mapping of inputs' names to outputs' names. By default they are found by
@@ -47,7 +47,9 @@ class MakeStateful(ModelPass):
     ) -> None:
         super().__init__()
         self._pairs = pairs if pairs is None or isinstance(pairs, Mapping) else list(pairs)
-        self._bound = bound
+        if bound is not None and (isinstance(bound, bool) or not isinstance(bound, (int, np.integer)) or bound < 0):
+            raise PassError(f"{self.name}: bound is {bound!r:.80}; expected a length of 0 or more, or None")
+        self._bound = None if bound is None else int(bound)
 
     def run_on_model(self, model: Model) -> bool:
         """Add the variables. Raises `PassError` if there are none to add, or a pair does not fit."""

@@ -275,3 +275,10 @@ def test_in_a_manager() -> None:
     manager.register_pass(MakeStateful())
     assert manager.run_passes(model)
     assert not MakeStateful().run_on_model(model)
+
+
+@pytest.mark.parametrize("bound", [True, -1, 2.5, float("nan"), "8"])
+def test_a_bound_is_a_length(bound: Any) -> None:
+    """True would be a bound of one token."""
+    with pytest.raises(PassError, match=r"bound is .*; expected a length of 0 or more, or None"):
+        MakeStateful(bound=bound)
