@@ -458,6 +458,16 @@ class AsyncInferRequest(Participant):
             states.append((own if request is self else request._states(), index, count))
         own.gather(states, has_room=has_room)
 
+    def rewind_each(self, counts: Sequence[int]) -> None:
+        """Remove the last `counts[i]` positions of sequence i of the batch, as of proposed tokens that were refused.
+
+        The variables become shorter by the least of the counts. Sequences that lose more are moved to the end of their
+        rows, which copies them; the zeros before them must be masked. Raises `Busy`, `OutOfMemoryError`, and
+        `StateError` if a variable does not grow or has another number of sequences, or a sequence is shorter; all leave
+        the values unchanged.
+        """
+        self._states().rewind_each(counts)
+
     def fork(self) -> AsyncInferRequest:
         """A new request of the same network whose variables have the same values; they are copied when they change.
 

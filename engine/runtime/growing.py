@@ -164,6 +164,29 @@ class GrowingSet:
                 rows[start : self.length] = one[: other.length]
             return self if block is self._block else GrowingSet(block, self.length)
 
+    def shortened_each(self, batch_axes: Sequence[int], counts: Sequence[int]) -> GrowingSet:
+        """These values without the last `counts[i]` positions of sequence i, which are at the end of their rows then.
+
+        The set becomes shorter by the least of the counts; sequences that lose more are moved, with zeros before them.
+        If any is, the memory is changed in place as by `with_sequence`. Raises `OutOfMemoryError`.
+        """
+        least = min(counts)
+        moved = [(index, count - least) for index, count in enumerate(counts) if count > least]
+        with _lock:
+            block, length = self._block, self.length - least
+            if moved and len(block.live()) > 1:
+                block = _Block.of(block.values, self.length, block.allocate)
+                block.copy(self._block, 0, length)
+            for place, (value, axis) in enumerate(zip(block.values, batch_axes, strict=True)):
+                turned = value.turned(axis)
+                for part, end in block.copies(place, length):
+                    rows = np.moveaxis(part, turned, 0)
+                    for index, shift in moved:
+                        first = min(shift, end)
+                        rows[index][first:end] = rows[index][: end - first]
+                        rows[index][:first] = 0
+            return GrowingSet(block, length)
+
 
 class GrowingArray:
     """One value of a set.
@@ -309,6 +332,16 @@ class _Block:
         made.copy(self, begin, known)
         self.forget_next()
         return made
+
+    def copies(self, place: int, length: int) -> list[tuple[Array, int]]:
+        """Where a value of `length` positions is: the memory, and how many positions it has, here and in the next
+        block.
+        """
+        found = [(self.arrays[place], length)]
+        if self._next is not None:
+            self._copied = min(self._copied, length)
+            found.append((self._next.arrays[place], self._copied))
+        return found
 
     def forget_next(self) -> None:
         """Begin anew with the next block, whose content is used, or no longer right."""

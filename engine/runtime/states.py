@@ -328,6 +328,57 @@ class States:
         self._values = taken
         self._checkpoints.forget()
 
+    def rewind_each(self, counts: Sequence[int]) -> None:
+        """Remove the last `counts[i]` positions of sequence i; sequences that lose more move to the end of their rows.
+
+        Raises `StateError`, and keeps the values, if a variable does not grow, has no dimension of sequences or another
+        number of them, or is shorter; `OutOfMemoryError`.
+        """
+        listed = [int(each) for each in self._checked_counts(counts)]
+        axes = []
+        for port in self.ports:
+            axis, grown = port.variable.batch_axis, port.variable.axis
+            if axis is None or grown is None:
+                why = "has no dimension of sequences" if axis is None else "does not keep its past values"
+                raise StateError(f"{self._network}: cannot rewind sequences: variable `{port.name}` {why}")
+            shape, first = self.value(port.name).shape, port.variable.initial.shape[grown]
+            if shape[axis] != len(listed) or shape[grown] - first < max(listed):
+                raise StateError(
+                    f"{self._network}: cannot rewind {len(listed)} sequences by {max(listed)} positions at most; "
+                    f"variable `{port.name}` has {shape[axis]} sequences of {shape[grown] - first} positions since its "
+                    "initial value"
+                )
+            axes.append(axis)
+        if not any(listed):
+            return
+        group = self._group()
+        if group is not None:
+            arrays: Sequence[Held] = group.shortened_each(axes, listed).arrays
+        else:
+            arrays = [self._shortened_each(port, listed) for port in self.ports]
+        self._values = {port.name: value for port, value in zip(self.ports, arrays, strict=True)}
+        self._checkpoints.forget()
+
+    def _checked_counts(self, counts: Sequence[int]) -> list[int]:
+        found = np.asarray(counts)
+        if not self.ports or found.ndim != 1 or found.dtype.kind not in "iu" or not found.size or found.min() < 0:
+            raise StateError(
+                f"{self._network}: rewind_each takes a number of positions, 0 or more, for each sequence of the "
+                f"variables; got {counts!r:.80}"
+            )
+        listed: list[int] = found.tolist()
+        return listed
+
+    def _shortened_each(self, port: StatePort, counts: Sequence[int]) -> Array:
+        axis, grown = port.variable.batch_axis or 0, port.variable.axis or 0
+        value = plain(self._values[port.name])
+        turned = np.moveaxis(value, (axis, grown), (0, 1))
+        made = np.zeros_like(value, shape=(*turned.shape[:1], turned.shape[1] - min(counts), *turned.shape[2:]))
+        for to, one, count in zip(made, turned, counts, strict=True):
+            kept = len(one) - count
+            to[len(to) - kept :] = one[:kept]
+        return np.ascontiguousarray(np.moveaxis(made, (0, 1), (axis, grown)))
+
     def gather(self, sources: Sequence[tuple[States, int, int]], *, has_room: bool = True) -> None:
         """Let sequence i be the last `count` positions of sequence `index` of `states`, for the triple at i.
 

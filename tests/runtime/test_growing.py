@@ -183,3 +183,39 @@ def test_sequences_are_gathered() -> None:
     longer = exact.extended(1).shortened(1)
     for each, wanted in zip(arrays_of(longer), expected, strict=True):
         np.testing.assert_array_equal(each, wanted)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("is_near_full", [False, True])
+def test_sequences_are_shortened_by_numbers_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, is_shared: bool, is_near_full: bool
+) -> None:
+    """They stay at the end; other sets of the same values, and a block that is prepared, are right afterwards."""
+    if is_near_full:
+        monkeypatch.setattr(growing, "_SMALL_BYTES", 0)
+    random, axes, batch_axes = np.random.default_rng(0), [0, 2], [1, 0]
+    arrays = [random.random((58, 3, 2)), random.random((3, 2, 58, 4)).astype(np.float32)]
+    values = made(*arrays, axes=axes)
+    if is_near_full:
+        parts = [np.ones((1, 3, 2)), np.ones((1, 3, 2, 4), np.float32)]
+        while values.length < 108:
+            values = appended(values, *parts)
+        arrays = [each.copy() for each in arrays_of(values)]
+    other = values.shortened(0) if is_shared else None
+    counts = [3, 1, 40]
+    memory = values.blocks[0]
+    values = values.shortened_each(batch_axes, counts)
+    assert (values.blocks[0] is memory) == (not is_shared)
+    length = arrays[0].shape[0]
+    for _ in range(70):  # until the block is full
+        for each, whole, axis, batch in zip(arrays_of(values), arrays, axes, batch_axes, strict=True):
+            found = np.moveaxis(each, (batch, axis), (0, 1))[:, : length - 1]
+            wanted = np.moveaxis(whole, (batch, axis), (0, 1))
+            for row, one, count in zip(found, wanted, counts, strict=True):
+                kept = length - count
+                np.testing.assert_array_equal(row[len(row) - kept :], one[:kept])
+                assert not row[: len(row) - kept].any()
+        values = appended(values, np.full((1, 3, 2), 5.0), np.full((1, 3, 2, 4), 5.0, np.float32))
+    if other is not None:
+        for each, whole in zip(arrays_of(other), arrays, strict=True):
+            np.testing.assert_array_equal(each, whole)
