@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from engine.passes.compare import compare_models
     from engine.passes.compression import compress_weights
     from engine.passes.compression_report import CompressedLayer, CompressedModel, SkippedLayer
+    from engine.passes.division import DividedModel, LengthsOf, ModelPart, divide_model
     from engine.passes.equivalence import check_equivalence
     from engine.passes.explain import explain_pass
     from engine.passes.layers import LayerError, compare_layers
@@ -49,6 +50,7 @@ else:
         "engine.passes.compare": ["compare_models"],
         "engine.passes.compression": ["compress_weights"],
         "engine.passes.compression_report": ["CompressedLayer", "CompressedModel", "SkippedLayer"],
+        "engine.passes.division": ["DividedModel", "LengthsOf", "ModelPart", "divide_model"],
         "engine.passes.equivalence": ["check_equivalence"],
         "engine.passes.explain": ["explain_pass"],
         "engine.passes.layers": ["LayerError", "compare_layers"],
@@ -59,15 +61,18 @@ __all__ = [
     "CompressedLayer",
     "CompressedModel",
     "ConstantFolding",
+    "DividedModel",
     "GraphRewrite",
     "InitNodeInfo",
     "LastPosition",
     "LayerError",
+    "LengthsOf",
     "MakeAdaptable",
     "MakeStateful",
     "Manager",
     "MaskedCaches",
     "MatcherPass",
+    "ModelPart",
     "ModelPass",
     "Pass",
     "PassConfig",
@@ -86,6 +91,7 @@ __all__ = [
     "compress_weights",
     "constant_fold",
     "copy_runtime_info",
+    "divide_model",
     "explain_pass",
     "find_pass",
     "insert_after",
