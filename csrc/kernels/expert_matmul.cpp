@@ -5,10 +5,8 @@
 // columns of the chosen experts, by the time that they take.
 #include "kernels/expert_matmul.hpp"
 
-#include <cstring>
-
+#include "kernels/digits_vector.hpp"
 #include "kernels/index.hpp"
-#include "simd/bytes.hpp"
 #include "simd/partial.hpp"
 
 namespace engine::ENGINE_ISA_NS {
@@ -243,43 +241,6 @@ void expert_matmul_f32(const void* raw_args, void* const* buffers, const KernelC
 
 // -- digits ---------------------------------------------------------------------------------------------------------
 
-// The unit of a row, and the factor that turns its values into integers (as in gemm_weights.cpp).
-struct Unit {
-  float unit, factor;
-};
-
-Unit unit_of(float top, int digits) {
-  if (!(top < __builtin_inff())) return {__builtin_nanf(""), 0.0f};
-  if (digits == 1) {
-    const float bounded = top < 1e-30f ? 1e-30f : top;
-    return {bounded / 127.0f, 127.0f / bounded};
-  }
-  // The smallest power of two for which integers are at most 0x7f7f7f, so that all digits are at most 127.
-  std::int32_t bits;
-  top *= 1.005f;
-  std::memcpy(&bits, &top, sizeof bits);
-  std::int32_t exponent = (bits >> 23) - 22;
-  if (exponent < 1) exponent = 1;
-  const std::int32_t pair[2] = {exponent << 23, (254 - exponent) << 23};
-  Unit result;
-  std::memcpy(&result, pair, sizeof result);
-  return result;
-}
-
-// The largest magnitude of a row; infinite or NaN if a value is.
-float largest(const float* x, std::int64_t count) {
-  std::int32_t top = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::int32_t bits;
-    std::memcpy(&bits, x + i, sizeof bits);
-    bits &= 0x7fffffff;
-    top = bits > top ? bits : top;
-  }
-  float result;
-  std::memcpy(&result, &top, sizeof result);
-  return result;
-}
-
 // A chunk of x in the order of the codes of a register: with 4 bits, those in low halves of bytes, then the others.
 void gather_chunk(const ExpertMatmulArgs& args, const float* x, std::int64_t count, float* to) {
   if (args.bits == 8) {
@@ -293,6 +254,7 @@ void gather_chunk(const ExpertMatmulArgs& args, const float* x, std::int64_t cou
   }
 }
 
+template <int kDigits>
 void chunk_digits(const ExpertMatmulArgs& args, const float* x, std::int64_t count, float factor, char* to) {
   float values[2 * kVectorBytes];
   std::int32_t whole[2 * kVectorBytes];
@@ -300,12 +262,10 @@ void chunk_digits(const ExpertMatmulArgs& args, const float* x, std::int64_t cou
   std::uint8_t* digits = reinterpret_cast<std::uint8_t*>(to + kVectorBytes);
   for (std::int64_t i = 0; i < args.chunk; i += kLanes) {
     // The digits of a row with NaN or infinities are not used.
-    const Vec value = factor > 0.0f ? load(values + i) * factor : zero();
-    const VecInt integer = __builtin_convertvector(value + copy_sign(broadcast(0.5f), value), VecInt);
-    store_ints(whole + i, integer);
-    const VecInt biased = integer + (args.digits == 3 ? 0x808080 : 0x80);  // makes all digits unsigned
-    for (int d = 0; d < args.digits; ++d)
-      store_bytes(digits + d * args.chunk + i, ((biased >> (8 * (args.digits - 1 - d))) & 255) ^ 128);
+    const VecInt integers = factor > 0.0f ? integers_of(load(values + i), factor) : VecInt{};
+    store_ints(whole + i, integers);
+    const VecInt biased = biased_digits<kDigits>(integers);
+    for (int d = 0; d < kDigits; ++d) store_bytes(digits + d * args.chunk + i, digit_of<kDigits>(biased, d));
   }
   float sums[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -330,8 +290,12 @@ void expert_digits(const void* raw_args, void* const* buffers, const KernelConte
     std::memcpy(to, &unit.unit, sizeof unit.unit);
     for (std::int64_t chunk = 0; chunk < args.chunks; ++chunk) {
       const std::int64_t first = chunk * args.chunk;
-      chunk_digits(args, x + first, min64(args.chunk, args.k - first), unit.factor,
-                   to + kExpertDigitsAt + chunk * bytes);
+      const std::int64_t count = min64(args.chunk, args.k - first);
+      char* at = to + kExpertDigitsAt + chunk * bytes;
+      if (args.digits == 1)
+        chunk_digits<1>(args, x + first, count, unit.factor, at);
+      else
+        chunk_digits<3>(args, x + first, count, unit.factor, at);
     }
   }
 }

@@ -6,9 +6,8 @@
 // computed by a loop over f32 weights, so that it has the results of the definition.
 #include "kernels/gemm_weights.hpp"
 
-#include <cstring>
-
 #include "kernels/activation.hpp"
+#include "kernels/digits_vector.hpp"
 #include "kernels/weights_vector.hpp"
 #include "simd/partial.hpp"
 
@@ -47,64 +46,18 @@ ENGINE_INLINE Row row_at(const DigitsLayout& layout, const char* digits, std::in
   return {reinterpret_cast<const PieceStart*>(at), reinterpret_cast<const std::uint8_t*>(at + layout.digits_at)};
 }
 
-// The largest magnitude of a run; infinite or NaN if a value is.
-ENGINE_INLINE float largest(const float* x, std::int64_t count) {
-  VecInt best{};
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    const VecInt bits = (VecInt)load(x + i) & 0x7fffffff;
-    best = bits > best ? bits : best;
-  }
-  std::int32_t top = 0;
-  for (int l = 0; l < kLanes; ++l)
-    if (best[l] > top) top = best[l];
-  for (; i < count; ++i) {
-    std::int32_t bits;
-    std::memcpy(&bits, x + i, sizeof bits);
-    bits &= 0x7fffffff;
-    if (bits > top) top = bits;
-  }
-  float result;
-  std::memcpy(&result, &top, sizeof result);
-  return result;
-}
-
-// The unit of a piece, and the factor that turns its values into integers.
-struct Unit {
-  float unit, factor;
-};
-ENGINE_INLINE Unit unit_of(float top, int digits) {
-  if (!(top < __builtin_inff())) return {__builtin_nanf(""), 0.0f};
-  if (digits == 1) {
-    const float bounded = top < 1e-30f ? 1e-30f : top;
-    return {bounded / 127.0f, 127.0f / bounded};
-  }
-  // The smallest power of two for which all digits are at most 127: integers are at most 0x7f7f7f, which is 2^23
-  // / 1.004. Units below the normal range are not used.
-  std::int32_t bits;
-  top *= 1.005f;
-  std::memcpy(&bits, &top, sizeof bits);
-  std::int32_t exponent = (bits >> 23) - 22;
-  if (exponent < 1) exponent = 1;
-  const std::int32_t pair[2] = {exponent << 23, (254 - exponent) << 23};
-  Unit result;
-  std::memcpy(&result, pair, sizeof result);
-  return result;
-}
-
 // The digits of one piece, the most significant first, and their sums. The padding of a piece is zero.
 template <int kDigits>
 void write_digits(const float* x, std::int64_t count, std::int64_t length, float factor, std::uint8_t* to,
                   std::int32_t* sums) {
-  constexpr std::int32_t kBias = kDigits == 3 ? 0x808080 : 0x80;  // makes all digits unsigned
   VecInt total[kDigits] = {};
   for (std::int64_t i = 0; i < length; i += kLanes) {
     const std::int64_t valid = count - i < 0 ? 0 : min64(kLanes, count - i);
-    const Vec value = (valid == kLanes ? load(x + i) : load_partial(x + i, valid, zero())) * factor;
-    const VecInt biased = __builtin_convertvector(value + copy_sign(broadcast(0.5f), value), VecInt) + kBias;
+    const Vec values = valid == kLanes ? load(x + i) : load_partial(x + i, valid, zero());
+    const VecInt biased = biased_digits<kDigits>(integers_of(values, factor));
 #pragma GCC unroll 3
     for (int d = 0; d < kDigits; ++d) {
-      const VecInt byte = ((biased >> (8 * (kDigits - 1 - d))) & 255) ^ 128;
+      const VecInt byte = digit_of<kDigits>(biased, d);
       store_bytes(to + d * length + i, byte);
       total[d] += (byte ^ 128) - 128;
     }
