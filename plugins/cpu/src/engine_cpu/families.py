@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from engine.errors import Cancelled, InputError, PlanError
 from engine.ir import Model
@@ -12,11 +15,11 @@ from engine.native import FamilyRunner, Number, Plan, PlanFamily, Varying, empty
 from engine.runtime import GrowingArray, GrowingForm, GrowingSet
 from engine.runtime.growing import plain
 from engine.startup import dataclass
-from engine_cpu.cache_formats import F32
+from engine_cpu.cache_formats import F32, CacheFormat
 from engine_cpu.fitting import Fit, Lengths, Misfit, check_lengths, fit_family, sample_lengths
 from engine_cpu.in_place import InPlace
 from engine_cpu.program import MakeOutput
-from engine_cpu.recording import RecordingBuilder
+from engine_cpu.recording import PlanCalls, RecordingBuilder
 from engine_cpu.segment import LoweredSegment
 from engine_cpu.segments.graph_segment import GraphSegment
 from engine_cpu.segments.segment import Array, Inference, Value
@@ -24,12 +27,31 @@ from engine_cpu.segments.segment import Array, Inference, Value
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A program for some lengths that is one native segment: its graph, its segment, and the calls of its builder."""
+    """A program for some lengths that is one native segment: the calls that build its plan, and its interface.
 
-    graph: Model
-    states: Sequence[InPlace]
-    lowered: LoweredSegment
-    builder: RecordingBuilder
+    Attributes:
+        calls: what builds the plan.
+        plan: the plan, or one for other lengths with the same steps.
+        step_nodes: the friendly name and the operator of the node of each step.
+        reads: the inputs of the model that the plan reads, in its order.
+        writes: the outputs of the model that the plan writes, in its order.
+        outputs: what these outputs are, in the same order.
+        appends: the variables in place, in the order of the plan's states.
+        counts: how many positions the plan appends to each of them.
+        num_outputs: the number of the model's outputs.
+        is_assuming: see `InPlace.is_assumed`.
+    """
+
+    calls: PlanCalls
+    plan: Plan
+    step_nodes: Sequence[tuple[str, str]]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    outputs: tuple[OutputForm, ...]
+    appends: tuple[Appended, ...]
+    counts: tuple[int, ...]
+    num_outputs: int
+    is_assuming: bool
 
     @classmethod
     def of(
@@ -41,39 +63,44 @@ class Recording:
         isa: str,
     ) -> Recording:
         """Lower a graph of one segment. Raises `Misfit` unless it computes all outputs."""
-        outputs = [result.input_value(0) for result in graph.results]
-        if len(set(outputs)) != len(outputs) or set(outputs) != set(segment.outputs):
+        results = [result.input_value(0) for result in graph.results]
+        if len(set(results)) != len(results) or set(results) != set(segment.outputs):
             raise Misfit("an output is an input, a constant, or the same as another one")
         builder = RecordingBuilder(isa=isa)
-        return cls(graph, states, lower(segment, builder), builder)
-
-    @property
-    def reads(self) -> list[int]:
-        """The inputs of the model that the plan reads, in its order."""
-        places = {parameter.output(0): index for index, parameter in enumerate(self.graph.parameters)}
-        return [places[value] for value in self.lowered.inputs]
-
-    @property
-    def writes(self) -> list[int]:
-        """The outputs of the model that the plan writes, in its order."""
-        places = {result.input_value(0): index for index, result in enumerate(self.graph.results)}
-        return [places[value] for value in self.lowered.outputs]
-
-    @property
-    def appends(self) -> list[Appended]:
-        """The variables in place, in the order of the plan's states."""
-        return [
-            Appended(
-                state.parameter,
-                state.result,
-                GrowingForm(state.axis, None if state.format is F32 else state.format),
-            )
-            for state in self.states
-        ]
+        lowered = lower(segment, builder)
+        sources = {parameter.output(0): index for index, parameter in enumerate(graph.parameters)}
+        targets = {value: index for index, value in enumerate(results)}
+        return cls(
+            builder.calls,
+            lowered.plan,
+            lowered.step_nodes,
+            tuple(sources[value] for value in lowered.inputs),
+            tuple(targets[value] for value in lowered.outputs),
+            tuple(
+                OutputForm(value.name, value.node.friendly_name, value.element_type.numpy, value.shape.get_shape())
+                for value in lowered.outputs
+            ),
+            tuple(Appended(each.parameter, each.result, GrowingForm(each.axis, _kept_format(each))) for each in states),
+            tuple(each.count for each in states),
+            len(results),
+            any(each.is_assumed for each in states),
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+def _kept_format(state: InPlace) -> CacheFormat | None:
+    return None if state.format is F32 else state.format
+
+
+class OutputForm(NamedTuple):
+    """An output of a plan: the name of the value and of its node, its type and shape."""
+
+    name: str
+    node: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class Appended(NamedTuple):
     """A variable in place: the input and output of the model, and the form of its value."""
 
     parameter: int
@@ -106,15 +133,15 @@ class FamilyProgram:
         self._fit_any()
         recording = self._recording(most)
         self._record = None
-        nodes = recording.lowered.step_nodes
+        nodes = recording.step_nodes
         self.names = [("constant", "Constant") if step is None else nodes[step] for step in self._origins]
-        steps = recording.lowered.plan.steps
+        steps = recording.plan.steps
         self._kernels = ["" if step is None else steps[step].kernel for step in self._origins]
         self._reads, self._writes, self._appends = recording.reads, recording.writes, recording.appends
         self.is_checked = False
         """Whether a request has accepted the outputs; their types and the form of their shapes are always the same."""
-        self.is_assuming = any(state.is_assumed for state in recording.states)
-        self._num_outputs = len(recording.graph.results)
+        self.is_assuming = recording.is_assuming
+        self._num_outputs = recording.num_outputs
         self._runner = FamilyRunner(self._family, self._forms, max_threads=threads, kept=streams)
 
     def _fit_any(self) -> None:
@@ -163,27 +190,27 @@ class FamilyProgram:
             if any(each != ports[0] for each in ports):
                 raise Misfit("the order of inputs or outputs differs between lengths")
             fit = Fit(samples, degree)
-            calls = [each.builder.calls for each in recordings]
+            calls = [each.calls for each in recordings]
             self._family: PlanFamily
-            isa, is_trial = first.lowered.plan.isa, self.most not in samples
+            isa, is_trial = first.plan.isa, self.most not in samples
             self._family, self._origins = fit_family(calls, fit, self.most, isa, is_trial=is_trial)
             self._forms = [
                 (
-                    value.element_type.numpy,
+                    form.dtype,
                     [
                         fit.number(
-                            [each.lowered.outputs[index].shape.get_shape()[axis] for each in recordings],
-                            f"dimension {axis} of output {value.name}",
-                            value.node.friendly_name,
+                            [each.outputs[index].shape[axis] for each in recordings],
+                            f"dimension {axis} of output {form.name}",
+                            form.node,
                         )
-                        for axis in range(len(value.shape))
+                        for axis in range(len(form.shape))
                     ],
                 )
-                for index, value in enumerate(first.lowered.outputs)
+                for index, form in enumerate(first.outputs)
             ]
             self._counts = [
-                fit.number([each.states[index].count for each in recordings], "what is appended to a variable")
-                for index in range(len(first.states))
+                fit.number([each.counts[index] for each in recordings], "what is appended to a variable")
+                for index in range(len(first.counts))
             ]
         except (PlanError, InputError) as e:
             raise Misfit(str(e)) from e

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from engine.errors import InputError, PlanError
 from engine.lowering import InputLengths, LengthPattern, LengthVector, Shapes
 from engine.startup import dataclass
 from engine_cpu.choices import Choices
 from engine_cpu.families import FamilyProgram, Recording
 from engine_cpu.fitting import Lengths, Misfit
 from engine_cpu.program import Program
-from engine_cpu.transform import KNOWN_PASSES
+from engine_cpu.recorded_plans import PreparedShortForm, RecordedPlans
 
 if TYPE_CHECKING:
     from engine.runtime.lifecycle import ForkSafeLock
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("engine.cpu")
 
-_MIN_DECIDED_LENGTH: Final = 4
-"""The lengths for which a family is decided at least: the best choice for 2 or 3 images may be slow for many."""
 HALVINGS: Final = 8
 """The part of the range that a family must have at least."""
 
@@ -83,7 +81,9 @@ class FamilyBuilder:
             may_assume: see `Programs.get`.
         """
         reasons: list[NoFamily] = []
-        plans = _Plans(self._prepared, self._lengths, self._compiler, pattern, static, may_assume)
+        plans = RecordedPlans(
+            self._prepared, self._lengths, self._compiler, pattern, static, self._short, may_assume=may_assume
+        )
         for least, most in dict.fromkeys(ranges):
             plans.decide(least, most, known)
             made = self._fitted(pattern, least, most, plans)
@@ -93,7 +93,13 @@ class FamilyBuilder:
         logger.info("%s: a plan for each length: %s", self._prepared.graph.name, reasons[0])
         return reasons[0]
 
-    def _fitted(self, pattern: LengthPattern, least: Lengths, most: Lengths, plans: _Plans) -> FamilyProgram | NoFamily:
+    @cached_property
+    def _short(self) -> PreparedShortForm | None:
+        return PreparedShortForm.of(self._prepared)
+
+    def _fitted(
+        self, pattern: LengthPattern, least: Lengths, most: Lengths, plans: RecordedPlans
+    ) -> FamilyProgram | NoFamily:
         """The family for a range of lengths, or for the beginning of the range.
 
         Tables of positions, and operators that are computed in other ways for great lengths, may end it.
@@ -106,59 +112,3 @@ class FamilyBuilder:
                 high = tuple(length // 2 if index in e.ends else length for index, length in enumerate(high))
                 if not e.ends or any(a * HALVINGS < b for a, b in zip(high, most, strict=True)):
                     return NoFamily(e.reason, e.node)
-
-
-class _Plans:
-    """The recorded plans for the lengths of a pattern, which all follow the same choices."""
-
-    def __init__(
-        self,
-        prepared: CpuGraph,
-        lengths: InputLengths,
-        compiler: ProgramBuilder,
-        pattern: LengthPattern,
-        static: Shapes,
-        may_assume: bool,
-    ) -> None:
-        self._prepared, self._lengths, self._compiler = prepared, lengths, compiler
-        self._pattern, self._static, self._may_assume = pattern, static, may_assume
-        self._choices = Choices()
-        self._made: dict[LengthVector, Recording | Misfit] = {}
-
-    def decide(self, least: Lengths, most: Lengths, known: Sequence[tuple[LengthVector, Choices]]) -> None:
-        """Choose for a range: as a plan in it that was used, or as one at its beginning."""
-        if known and all(choices.is_empty for _, choices in known):
-            return  # no decision in this graph depends on size
-        choices = self._of_range(least, most, known)
-        if choices is not self._choices:
-            self._choices, self._made = choices, {}
-
-    def recording(self, vector: LengthVector) -> Recording:
-        """The plan for the lengths of all groups. Raises `Misfit` if it cannot be compared with others."""
-        if vector not in self._made:
-            self._made[vector] = self._recorded(vector, self._choices)
-        found = self._made[vector]
-        if isinstance(found, Misfit):
-            raise found
-        return found
-
-    def _of_range(self, least: Lengths, most: Lengths, known: Sequence[tuple[LengthVector, Choices]]) -> Choices:
-        for seen, choices in known:
-            leads = None if choices.is_empty else self._pattern.leading(seen)
-            if leads is not None and all(
-                max(low, _MIN_DECIDED_LENGTH) <= x <= high for low, x, high in zip(least, leads, most, strict=True)
-            ):
-                return choices
-        choices = Choices()
-        try:
-            self._recorded(self._pattern.vector(tuple(max(low, _MIN_DECIDED_LENGTH) for low in least)), choices)
-        except (PlanError, InputError):
-            return Choices()  # the first plan decides
-        return choices
-
-    def _recorded(self, vector: LengthVector, choices: Choices) -> Recording | Misfit:
-        prepared = self._prepared.at(self._lengths.shapes(self._static, vector), KNOWN_PASSES)
-        try:
-            return self._compiler.recording(prepared, choices, may_assume=self._may_assume)
-        except Misfit as e:
-            return e
