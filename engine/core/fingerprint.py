@@ -11,8 +11,9 @@ from engine.core.code import CodeReader, library_versions
 from engine.core.compatibility import host_features
 from engine.errors import EngineError, NativeCoreError
 from engine.files.digest import sha256
-from engine.ir import Model, Node
+from engine.ir import Constant, Model, Node
 from engine.native import cores
+from engine.ops.packed_columns import PackedColumns
 from engine.plugin_api import API_VERSION, Config, Plugin, engine_version
 from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, DEVICE_ID, ENABLE_MMAP, FULL_DEVICE_NAME, MAX_TENSOR_BYTES
 
@@ -37,14 +38,29 @@ def cache_key(model: Model, identity: dict[str, Any]) -> str:
     `rt_info` that a blob cannot hold. Raises `ModelError` if the model cannot be written as ONNX.
     """
     from engine.onnx import split_model
+    from engine.ops.tensors import tensor_to_raw  # which imports onnx
 
-    skeleton, weights = split_model(_with_stable_names(model))
+    packed: list[Constant] = []
+
+    def is_packed(constant: Constant) -> bool:
+        """Whether its bytes are those of another one in a different order: unpacking takes longer than hashing."""
+        if not isinstance(constant.derivation, PackedColumns):
+            return False
+        packed.append(constant)
+        return True
+
+    skeleton, weights = split_model(_with_stable_names(model), is_packed)
     digest = sha256()
     _add(digest, json.dumps(identity, sort_keys=True).encode())
     _add(digest, skeleton)
     for name, _, data in weights:
         _add(digest, name.encode())
         _add(digest, data)
+    for constant in packed:  # in the order of the skeleton
+        (stored,) = constant.bases
+        _add(digest, f"{constant.derivation} {stored.element_type} {stored.shape}".encode())
+        _add(digest, tensor_to_raw(stored.data))
+        stored.release()
     return digest.hexdigest()
 
 

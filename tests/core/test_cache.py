@@ -219,6 +219,39 @@ def test_one_bit_of_a_large_weight_makes_another_model(
     assert files(cache / f"{position}-{bit}")[0] not in files(cache)
 
 
+def test_packed_weights_are_part_of_the_key(core: Core, cache: Path) -> None:
+    """Their bytes are hashed as the file has them: one bit, and how they are unpacked, make another model."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 256, (64, 4, 16), dtype=np.uint8)
+    scales = rng.random((64, 4), np.float32)
+    zero_points = np.full((64, 2), 0x77, np.uint8)
+
+    def compiled(codes: Any, *, block: int = 32, is_offset: bool = False) -> tuple[Any, bool]:
+        inputs = ["x", "codes", "scales", "zero_points"]
+        weights = [("codes", codes), ("scales", scales), ("zero_points", zero_points)]
+        info = onnx.helper.make_tensor_value_info
+        node = onnx.helper.make_node(
+            "MatMulNBits", inputs[: 3 + is_offset], ["y"], domain="com.microsoft", K=128, N=64, bits=4, block_size=block
+        )
+        graph = onnx.helper.make_graph(
+            [node], "packed", [info("x", 1, [1, 128])], [info("y", 1, [1, 64])],
+            [onnx.numpy_helper.from_array(value, name) for name, value in weights[: 2 + is_offset]],
+        )  # fmt: skip
+        opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
+        network = core.compile_model(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), "CPU")
+        return network({"x": np.ones((1, 128), np.float32)})["y"], is_hit(network)
+
+    first, was_hit = compiled(codes)
+    again, is_now_hit = compiled(codes.copy())
+    assert (was_hit, is_now_hit) == (False, True)
+    np.testing.assert_array_equal(first, again)
+    for change in (codes ^ (np.arange(codes.size).reshape(codes.shape) == 1000).astype(np.uint8), codes[::-1].copy()):
+        found, was_hit = compiled(change)
+        assert not was_hit
+        assert not np.array_equal(found, first)
+    assert not compiled(codes, is_offset=True)[1]
+
+
 def test_another_configuration_device_or_machine_is_compiled(
     core: Core, cache: Path, model: onnx.ModelProto, scale: Scale
 ) -> None:
