@@ -1,8 +1,10 @@
 """Generating tokens with a stateful language model: see `Generator`."""
 
 from engine.generation.adapter import Adapter, read_adapter
+from engine.generation.constraint import Constraint
 from engine.generation.genai_folder import GenaiFolder, read_genai_folder
 from engine.generation.generator import Generator
+from engine.generation.log_probabilities import TokenLogProbabilities
 from engine.generation.measurement import GenerationTimes, measure_generation
 from engine.generation.sampling import Sampling
 from engine.generation.scheduler import Scheduler
@@ -13,6 +15,7 @@ from engine.generation.text import TextStream, Tokenizer, read_tokenizer
 
 __all__ = [
     "Adapter",
+    "Constraint",
     "Draft",
     "GenaiFolder",
     "GenerationTimes",
@@ -24,6 +27,7 @@ __all__ = [
     "SpeculationStatistics",
     "Stream",
     "TextStream",
+    "TokenLogProbabilities",
     "Tokenizer",
     "measure_generation",
     "read_adapter",

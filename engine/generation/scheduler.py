@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from engine.errors import Cancelled, DeviceError, EngineError, InputError, OutOfMemoryError, StateError
 from engine.generation.adapted import AdapterInputs
 from engine.generation.adapter import Adapter
+from engine.generation.constraint import Constraint
 from engine.generation.prefix_cache import PrefixCache
 from engine.generation.prompt_chunks import PromptChunks
 from engine.generation.roles import (
@@ -141,11 +142,16 @@ class Scheduler(Participant):
         sampling: Sampling | None = None,
         stop_tokens: Collection[int] = (),
         adapter: Adapter | None = None,
+        constraint: Constraint | None = None,
+        log_probabilities: int | None = None,
     ) -> Stream:
         """Add a sequence; returns the stream of its next tokens, up to a stop token, at most `max_tokens`.
 
         `adapter` is a low-rank adapter (`engine.generation.read_adapter`) for this sequence, of a model that
         `engine.passes.MakeAdaptable` prepared. Sequences are computed together as far as their adapters fit its `rank`.
+
+        `constraint` restricts the tokens, such as to those that a grammar allows; it belongs to this sequence alone.
+        With `log_probabilities`, the stream has those of each token and of so many of the likeliest ones; None: none.
 
         Raises `InputError` for tokens that the model does not have, or after `close`, `AdapterError` if the adapter
         does not fit the network, and `failure` if there is one.
@@ -158,7 +164,11 @@ class Scheduler(Participant):
         if not isinstance(adapter, Adapter | None):
             raise InputError(f"adapter is {adapter!r:.80}; expected an Adapter (read_adapter) or None")
         self._adapters.check([adapter])
-        stream = Stream(row, sampling, max_tokens, checked_stop_tokens(stop_tokens), adapter)
+        top = log_probabilities
+        if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 0):
+            raise InputError(f"log_probabilities is {top!r:.80}; expected a number of tokens, or None")
+        stops = checked_stop_tokens(stop_tokens)
+        stream = Stream(row, sampling, max_tokens, stops, adapter, constraint, top)
         with self._lock:
             if self._failure is not None:
                 raise DeviceError(str(self._failure)) from self._failure

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from engine.errors import EngineError
 from engine.generation.adapter import Adapter
+from engine.generation.constraint import Constraint
+from engine.generation.log_probabilities import TokenLogProbabilities, log_probabilities
 from engine.generation.sampling import Sampling
 from engine.threads import Signal
 
@@ -32,11 +34,16 @@ class Stream:
         max_tokens: int,
         stop_tokens: frozenset[int],
         adapter: Adapter | None = None,
+        constraint: Constraint | None = None,
+        top: int | None = None,
     ) -> None:
-        self.adapter = adapter
+        self.adapter, self.constraint = adapter, constraint
         self.prompt, self.sampling, self.max_tokens, self.stop_tokens = prompt, sampling, max_tokens, stop_tokens
         self.tokens: list[int] = []
         """The tokens so far."""
+        self.log_probabilities: list[TokenLogProbabilities] = []
+        """Those of each token, if they were asked for."""
+        self._top = top
         self.random = np.random.default_rng(None if sampling.seed is None else [sampling.seed, 0])
         self.is_cancelled = False
         self.computed = 0
@@ -71,11 +78,16 @@ class Stream:
     def add(self, logits: Array) -> bool:
         """Choose the next token; returns whether it is the last one. Called by the scheduler."""
         seen = np.array([*self.prompt, *self.tokens], np.int64)
-        token = self.sampling.choose(logits, seen, self.random, seen[len(self.prompt) :])
+        allowed = logits if self.constraint is None else self.constraint.allowed(logits)
+        token = self.sampling.choose(allowed, seen, self.random, seen[len(self.prompt) :])
+        is_complete = self.constraint is not None and self.constraint.add(token)
+        found = None if self._top is None else log_probabilities(logits, token, self._top)
         with self._lock:
+            if found is not None:
+                self.log_probabilities.append(found)
             self.tokens.append(token)
             self._changed.notify_all()
-        is_last = token in self.stop_tokens or len(self.tokens) == self.max_tokens
+        is_last = is_complete or token in self.stop_tokens or len(self.tokens) == self.max_tokens
         if is_last:
             self.end(None)
         return is_last
