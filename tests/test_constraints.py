@@ -71,8 +71,15 @@ def test_a_constraint_is_of_one_sequence(llama: Any, sampling: Sampling | None) 
 
 def test_a_complete_sequence_ends(llama: Any) -> None:
     with Scheduler(llama, 4) as scheduler:
-        assert scheduler.submit([2, 5], 9, constraint=Only([1], [9], end=9)).result() == [1, 9]
-        assert scheduler.submit([2, 5], 9, constraint=Only([1], [9], end=1)).result() == [1]
+        for options, count, expected, is_complete in (
+            ({"constraint": Only([1], [9], end=9)}, 9, [1, 9], True),
+            ({"constraint": Only([1], [9], end=9)}, 2, [1, 9], True),
+            ({"constraint": Only([1], [9], end=1)}, 9, [1], True),
+            ({"constraint": Only([1], [9])}, 3, [1, 9, 1], False),
+            ({"constraint": Only([1], [9]), "stop_tokens": [9]}, 3, [1, 9], True),
+        ):
+            stream = scheduler.submit([2, 5], count, **options)
+            assert (stream.result(), stream.is_complete) == (expected, is_complete)
 
 
 def test_an_error_of_a_constraint_ends_its_sequence_only(llama: Any) -> None:

@@ -46,6 +46,8 @@ class Stream:
         self._top = top
         self.random = np.random.default_rng(None if sampling.seed is None else [sampling.seed, 0])
         self.is_cancelled = False
+        self.is_complete = False
+        """Whether it has ended by a stop token or its constraint, and not only because it has `max_tokens`."""
         self.computed = 0
         """How many tokens the variables have."""
         self.reused = 0
@@ -80,14 +82,15 @@ class Stream:
         seen = np.array([*self.prompt, *self.tokens], np.int64)
         allowed = logits if self.constraint is None else self.constraint.allowed(logits)
         token = self.sampling.choose(allowed, seen, self.random, seen[len(self.prompt) :])
-        is_complete = self.constraint is not None and self.constraint.add(token)
+        is_complete = (self.constraint is not None and self.constraint.add(token)) or token in self.stop_tokens
         found = None if self._top is None else log_probabilities(logits, token, self._top)
         with self._lock:
             if found is not None:
                 self.log_probabilities.append(found)
             self.tokens.append(token)
+            self.is_complete = is_complete
             self._changed.notify_all()
-        is_last = is_complete or token in self.stop_tokens or len(self.tokens) == self.max_tokens
+        is_last = is_complete or len(self.tokens) == self.max_tokens
         if is_last:
             self.end(None)
         return is_last
