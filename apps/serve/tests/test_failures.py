@@ -66,7 +66,7 @@ from engine_serve.served_model import ServedModel
 
 device = threading.Event()
 class Stream:
-    tokens = []
+    tokens, is_complete = [], True
     def __iter__(self):
         return self
     def __next__(self):
@@ -230,7 +230,8 @@ async def main():
     model = repository.require("lm")
     serve, Scheduler._serve = Scheduler._serve, lambda self: 1 / 0
     async def tokens(model):
-        return [piece.token async for piece in model.stream(model.prompt([3], {"max_tokens": 4}), None)]
+        pieces = model.stream(model.prompt([3], {"max_tokens": 4}), None)
+        return [piece.token async for piece in pieces if piece.token is not None]
     try:
         await tokens(model)
     except Exception as e:

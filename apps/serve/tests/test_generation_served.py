@@ -148,6 +148,7 @@ def test_streams_of_several_clients_over_http(server: Running, alone: Any) -> No
 def test_completions_as_openai_clients_ask(server: Running, alone: Any) -> None:
     """With what they send that does not change the answer."""
     body = {"model": "llama", "prompt": PROMPTS[0], "max_tokens": 4, "n": 1, "stop": None, "presence_penalty": 0.0}
+    body |= {"temperature": 0}
     body |= {"user": "a", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "stop_token_ids": []}
     with post(server, "/openai/v1/completions", body) as response:
         answer = json.load(response)
@@ -167,7 +168,8 @@ def test_completions_as_openai_clients_ask(server: Running, alone: Any) -> None:
     assert {piece["usage"] for piece in pieces} == {None}
     assert (usage["choices"], usage["usage"], last) == ([], answer["usage"], "[DONE]")
     assert usage["id"] == pieces[0]["id"]
-    assert json.loads(server.get("/openai/v1/models")[1])["data"] == [{"id": "llama", "object": "model"}]
+    (model,) = json.loads(server.get("/openai/v1/models")[1])["data"]
+    assert model | {"created": 0} == {"id": "llama", "object": "model", "created": 0, "owned_by": "engine"}
 
 
 def test_completions_with_penalties_and_biases(server: Running) -> None:
@@ -189,7 +191,7 @@ def test_completions_that_a_stop_token_ends(server: Running, alone: Any, tmp_pat
     (tmp_path / "models" / "llama" / "config.toml").write_text(f"{CONFIG}stop_tokens = [{tokens[3]}]\n")
     with running(tmp_path / "models") as stopping:
         for most, given, reason in ((3, 3, "length"), (4, 4, "stop"), (9, 4, "stop")):
-            body = {"model": "llama", "prompt": PROMPTS[0], "max_tokens": most}
+            body = {"model": "llama", "prompt": PROMPTS[0], "max_tokens": most, "temperature": 0}
             with post(stopping, "/openai/v1/completions", body) as response:
                 (choice,) = json.load(response)["choices"]
             assert (choice["token_ids"], choice["finish_reason"]) == (tokens[:given], reason)
@@ -216,9 +218,10 @@ def test_completions_that_a_stop_token_ends(server: Running, alone: Any, tmp_pat
         *(
             ({"model": "llama", "prompt": [1], name: value}, 400, f"`{name}`")
             for name, value in {
-                "stop": ["."], "n": 2, "best_of": 3, "echo": True, "suffix": "a", "logprobs": 0, "logit_bias": {"a": 2},
-                "presence_penalty": 2.5, "frequency_penalty": -3, "stop_token_ids": [2], "min_tokens": 3, "min_p": 1.1,
-                "ignore_eos": True, "response_format": {"type": "json_object"}, "guided_json": {}, "foo_bar": 1,
+                "stop": ["."], "n": 0, "best_of": 3, "echo": True, "suffix": "a", "logprobs": 21,
+                "logit_bias": {"a": 2}, "presence_penalty": 2.5, "frequency_penalty": -3, "stop_token_ids": [-2],
+                "min_tokens": 3, "min_p": 1.1,
+                "ignore_eos": 1, "response_format": {"type": "json_object"}, "guided_json": {}, "foo_bar": 1,
                 "repetition_penalty": 1e308, "temperature": 1e6, "top_p": 1.5, "top_k": 2**40, "seed": 2**64,
                 "max_tokens": -(10**18), "timeout": 1, "priority": 1,
             }.items()

@@ -10,23 +10,23 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from kserve import InferOutput, InferRequest, InferResponse
 
 from engine.errors import Busy, Cancelled, DeadlineExceeded, EngineError, InputError, TooLargeError, UnsupportedError
-from engine.generation import Sampling, Scheduler, TextStream, Tokenizer, read_tokenizer
+from engine.generation import Constraint, Sampling, Scheduler, Stream, TokenLogProbabilities
 from engine.plugin_api import ExecutableNetwork
 from engine_serve import metrics
 from engine_serve.deadlines import seconds_left
 from engine_serve.generation_parameters import generation_of
 from engine_serve.model_config import Generation, ModelConfig
+from engine_serve.model_text import ModelText
 from engine_serve.parameters import REQUEST, SEQUENCE, check_request
-from engine_serve.refusals import Refused, unexpected
+from engine_serve.refusals import Refused, refusing, unexpected
 from engine_serve.served_model import ServedModel
-from engine_serve.tensors import array_of, is_unicode
+from engine_serve.tensors import array_of
 from engine_serve.tracing import generation_span, in_span
 
 _log = logging.getLogger("engine.serving")
@@ -37,19 +37,37 @@ TOKENS: Final = "tokens"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens to continue, and the parameters."""
+    """The tokens to continue, and the parameters.
+
+    Attributes:
+        stop: texts before which the answer ends; `stop_tokens`: tokens after which it does.
+        top: of how many of the likeliest tokens the log probabilities are told; None: also not of the chosen one.
+        constraint: makes what restricts the tokens of one answer.
+    """
 
     tokens: list[int]
     max_tokens: int
     sampling: Sampling
+    stop: tuple[str, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()
+    top: int | None = None
+    constraint: Callable[[], Constraint] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A token, and the text that it completes; the last piece of a text may have no token."""
+    """A token, and the text that it completes; the last piece has no token, the rest of the text, and the reason.
+
+    Attributes:
+        finish_reason: why the answer has ended, in the terms of OpenAI's API: "stop" after a stop token or before a
+            stop text, "length" after the most tokens.
+        log: how likely the token was.
+    """
 
     token: int | None
     text: str
+    finish_reason: str | None = None
+    log: TokenLogProbabilities | None = None
 
 
 class GeneratedSequences:
@@ -102,7 +120,7 @@ class GenerativeModel(ServedModel):
         config: ModelConfig,
         clock: metrics.DeviceClock,
         tally: metrics.Tally,
-        tokenizer: Tokenizer | None = None,
+        text: ModelText | None = None,
     ) -> None:
         self._generation = config.generation or Generation()
         kept = self._generation.prefix_cache_bytes
@@ -119,18 +137,19 @@ class GenerativeModel(ServedModel):
         self._sequences = self.queue = GeneratedSequences(self._generation.slots)
         # A thread for each sequence waits for its next token.
         self._readers = ThreadPoolExecutor(self._generation.slots + config.queue_size, f"engine-tokens-{name}")
-        self._tokenizer, self._is_retired = tokenizer, False
+        self.text, self._is_retired = text, False
+        variables = [each for each in network.variables if each.axis is not None]
+        bounds = [each.bound - each.initial.shape[each.axis or 0] for each in variables if each.bound is not None]
+        self._bound = min(bounds, default=None)
+        if text is not None and text.problem:
+            _log.warning("model `%s` has no text: %s", name, text.problem, extra={"model": name})
         self._inputs = [{"name": IDS, "datatype": "INT64", "shape": [1, -1]}]
         self._outputs = [{"name": TOKENS, "datatype": "INT64", "shape": [1, -1]}]
-
-    def finish_reason(self, tokens: Sequence[int]) -> str:
-        """Why an answer has ended, in the terms of OpenAI's API: "stop" after a stop token, otherwise "length"."""
-        return "stop" if tokens and tokens[-1] in self._generation.stop_tokens else "length"
 
     @property
     def has_text(self) -> bool:
         """Whether it accepts and returns text, by the tokenizer beside its file."""
-        return self._tokenizer is not None
+        return self.text is not None and not self.text.problem
 
     @property
     def problem(self) -> str:
@@ -143,24 +162,52 @@ class GenerativeModel(ServedModel):
         Raises `InputError`, also for a parameter that is not supported; `TooLargeError`; and `UnsupportedError` for a
         text without a tokenizer.
         """
-        wanted, sampling = generation_of(parameters, self._generation.max_tokens)
+        options = generation_of(parameters)
         if isinstance(given, str):
-            if self._tokenizer is None:
-                raise UnsupportedError(
-                    f"model `{self.name}` has no tokenizer.json beside it; give the prompt as numbers of tokens"
-                )
-            if not is_unicode(given):
-                raise InputError("the prompt has a half of a surrogate pair, which is not a character")
-            tokens = list(self._tokenizer.encode(given).ids)
+            tokens = self.require_text().encode(given)
         else:
             tokens = list(given)
             if not all(type(token) is int for token in tokens):
                 raise InputError("the prompt must be a text, or a list of numbers of tokens")
-        if wanted > self._generation.max_tokens:
-            raise TooLargeError(
-                f"max_tokens is {wanted}; model `{self.name}` gives at most {self._generation.max_tokens} in an answer"
+        if options.stop and not self.has_text:
+            self.require_text("`stop` needs text")
+        own = () if options.ignores_stop_tokens else self._generation.stop_tokens
+        wanted = self._max_tokens(len(tokens), options.max_tokens)
+        return Prompt(tokens, wanted, options.sampling, options.stop, options.stop_tokens.union(own))
+
+    def require_text(self, what: str = "give the prompt as numbers of tokens") -> ModelText:
+        """The tokenizer. Raises `UnsupportedError` if there is none, or another model's."""
+        if self.text is None:
+            raise UnsupportedError(f"model `{self.name}` has no tokenizer.json beside it; {what}")
+        self.text.require()
+        return self.text
+
+    def _max_tokens(self, length: int, wanted: int | None) -> int:
+        """The most tokens of an answer to a prompt of `length` tokens."""
+        most = self._generation.max_tokens
+        if wanted is not None and wanted > most:
+            raise TooLargeError(f"max_tokens is {wanted}; model `{self.name}` gives at most {most} in an answer")
+        if self._bound is None:
+            return most if wanted is None else wanted
+        room = self._bound - length + 1  # the last token of an answer is not computed
+        if room < 1 or (wanted is not None and wanted > room):
+            asked = "" if wanted is None else f", and max_tokens is {wanted}"
+            raise InputError(
+                f"the prompt has {length} tokens{asked}; model `{self.name}` takes sequences of at most {self._bound} "
+                "tokens, the last token of an answer not counted; shorten the prompt, or ask for fewer tokens"
             )
-        return Prompt(tokens, wanted, sampling)
+        return min(most, room) if wanted is None else wanted
+
+    def require_room(self, count: int) -> None:
+        """Raise `Busy` if so many further sequences cannot run or wait now, `TooLargeError` if they never can."""
+        most = self._generation.slots + self.config.queue_size
+        if count > most:
+            raise TooLargeError(
+                f"the request asks for {count} answers, and at most {most} sequences of model `{self.name}` run and "
+                "wait (`slots` and `queue_size`); divide the request"
+            )
+        if self._sequences.count + count > most:
+            raise Busy(f"{self._sequences.count} sequences of model `{self.name}` run or wait; try again later")
 
     async def stream(
         self, prompt: Prompt, deadline: float | None, headers: Mapping[str, str] | None = None
@@ -168,10 +215,8 @@ class GenerativeModel(ServedModel):
         """The next tokens, each as soon as it is computed. Raises `Refused`; `deadline` in seconds from now."""
         times = [time.perf_counter()]
         with generation_span(self.name, self.version, self.device, headers, len(prompt.tokens), times) as span:
-            if self._sequences.count >= self._generation.slots + self.config.queue_size:
-                raise Refused(
-                    Busy(f"{self._sequences.count} sequences of model `{self.name}` run or wait; try again later")
-                )
+            with refusing(self.name):
+                self.require_room(1)
             async with contextlib.aclosing(self._measured(prompt, deadline, span)) as pieces:
                 async for piece in pieces:
                     if piece.token is not None:
@@ -220,10 +265,9 @@ class GenerativeModel(ServedModel):
     async def _pieces(
         self, prompt: Prompt, deadline: float | None, reading: list[Future[int | None]]
     ) -> AsyncGenerator[Piece, None]:
-        stops = self._generation.stop_tokens
-        stream = self._scheduler.submit(prompt.tokens, prompt.max_tokens, sampling=prompt.sampling, stop_tokens=stops)
-        text = None if self._tokenizer is None else TextStream(self._tokenizer)
-        tokens, is_first = iter(stream), True
+        stream = self._submit(prompt)
+        text = self.text.stream(prompt.stop) if self.text is not None and self.has_text else None
+        tokens, is_first, count = iter(stream), True, 0
         until = None if deadline is None else asyncio.get_running_loop().time() + deadline
         try:
             while True:
@@ -245,21 +289,32 @@ class GenerativeModel(ServedModel):
                     metrics.PREFIX_TOKENS.labels(self.name, self.version).inc(stream.reused)
                     is_first = False
                 metrics.TOKENS.labels(self.name, self.version).inc()
-                yield Piece(token, "" if text is None or token in stops else text.add(token))
-            if text is not None and (rest := text.end()):
-                yield Piece(None, rest)
+                log = stream.log_probabilities[count] if stream.log_probabilities else None
+                count += 1
+                yield Piece(token, "" if text is None or token in prompt.stop_tokens else text.add(token), log=log)
+                if text is not None and text.is_stopped:
+                    break
+            rest = "" if text is None else text.end()
+            is_stopped = stream.is_complete if text is None else stream.is_complete or text.is_stopped
+            yield Piece(None, rest, "stop" if is_stopped else "length")
         finally:
             stream.cancel()
 
+    def _submit(self, prompt: Prompt) -> Stream:
+        return self._scheduler.submit(
+            prompt.tokens,
+            prompt.max_tokens,
+            sampling=prompt.sampling,
+            stop_tokens=prompt.stop_tokens,
+            constraint=None if prompt.constraint is None else prompt.constraint(),
+            log_probabilities=prompt.top,
+        )
+
     async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> InferResponse:
         """All tokens of an answer at once: `input_ids` [1, n] or [n] gives `tokens` [1, m]. Raises `Refused`."""
-        try:
+        with refusing(self.name):
             prompt = self.prompt_of(payload)
             deadline = seconds_left(headers, payload.parameters, self.config.timeout_ms)
-        except EngineError as e:
-            refused = Refused(e)
-            refused.log(self.name)
-            raise refused from e
         async with contextlib.aclosing(self.stream(prompt, deadline, headers)) as pieces:
             tokens = [piece.token async for piece in pieces if piece.token is not None]
         return self.response(payload, tokens)
@@ -317,9 +372,3 @@ def _when_done(future: Future[Any] | None, call: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(call)
 
     future.add_done_callback(done)
-
-
-def find_tokenizer(path: Path) -> Tokenizer | None:
-    """The tokenizer beside a model's file, if there is one. Raises the errors of `read_tokenizer`."""
-    beside = path.with_name("tokenizer.json")
-    return read_tokenizer(beside) if beside.is_file() else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from typing import Final
 
 from grpc import StatusCode
@@ -73,6 +75,17 @@ class Refused(GrpcException):  # type: ignore[misc]
         level = logging.WARNING if self.http_status == 500 else logging.INFO
         level = logging.DEBUG if isinstance(self.error, Busy) else level
         _log.log(level, "refused: %s", self.details, extra={"model": model, "status": self.http_status})
+
+
+@contextlib.contextmanager
+def refusing(model: str) -> Iterator[None]:
+    """Turns errors of the SDK into `Refused`, and logs them."""
+    try:
+        yield
+    except EngineError as e:
+        refused = Refused(e)
+        refused.log(model)
+        raise refused from e
 
 
 def unexpected(error: Exception, where: str) -> Refused:

@@ -15,13 +15,15 @@ from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 
 from engine.core import Core
 from engine.errors import EngineError, NotAllowedError, NotReadyError, NotServedError, RepositoryError
+from engine.generation.roles import LOGITS, vocabulary_of
 from engine_serve.daemon_threads import DaemonThreads
 from engine_serve.ended_sequences import EndedTables
 from engine_serve.folders import ModelFolder, list_names, read_folder
-from engine_serve.generative_model import GenerativeModel, find_tokenizer
+from engine_serve.generative_model import GenerativeModel
 from engine_serve.loading import BlobOptions, file_identity, load_network
 from engine_serve.metrics import DeviceClock, Tally
 from engine_serve.model_config import ModelConfig
+from engine_serve.model_text import find_text
 from engine_serve.named_locks import NamedLocks
 from engine_serve.options import MAX_ANSWER_BYTES
 from engine_serve.refusals import Refused
@@ -207,7 +209,8 @@ class Repository(ModelRepository):  # type: ignore[misc]
             network = load_network(self._core, name, path, config, self._blobs)
             if config.generation is None:
                 return ServedModel(name, number, network, config, self.clock, self.tally, self._most_answer_bytes)
-            return GenerativeModel(name, number, network, config, self.clock, self.tally, find_tokenizer(path))
+            text = find_text(path, vocabulary_of(network.signature, LOGITS))
+            return GenerativeModel(name, number, network, config, self.clock, self.tally, text)
         except EngineError:
             raise
         except Exception as e:  # an error of a plugin or of the system, which must not affect the other models

@@ -23,6 +23,8 @@ from engine_serve.data_plane import DataPlane
 from engine_serve.generation_routes import generation_router
 from engine_serve.guard import Admission, Guard
 from engine_serve.json_objects import object_of
+from engine_serve.openai_errors import error_body
+from engine_serve.openai_routes import openai_router
 from engine_serve.options import ServerOptions
 from engine_serve.refusals import Refused
 from engine_serve.repository import NO_PARAMETERS, RepositoryExtension
@@ -65,7 +67,8 @@ class RestServer(RESTServer):  # type: ignore[misc]
     def create_application(self) -> None:
         """Add our routes, which are found first, and what KServe's server has."""
         self._app.include_router(_router(self._data_plane, self._extension))
-        self._app.include_router(generation_router(self._data_plane, self._extension.repository))
+        self._app.include_router(generation_router(self._data_plane))
+        self._app.include_router(openai_router(self._data_plane, self._extension.repository))
         super().create_application()
         for kind in (ModelNotReady, ServerNotReady, ServerNotLive):
             self._app.add_exception_handler(kind, _not_ready)  # KServe's own handlers write a traceback for each probe
@@ -146,36 +149,38 @@ async def _inferred(data_plane: DataPlane, request: Request, name: str) -> Respo
     return Response(orjson.dumps(content), media_type="application/json")
 
 
-async def _refused(_: Request, refused: Refused) -> Response:
+async def _refused(request: Request, refused: Refused) -> Response:
     refused.log("")
     headers = {"retry-after": "1"} if refused.http_status == 503 else None
-    return JSONResponse({"error": refused.details}, refused.http_status, headers)
+    body = error_body(request.url.path, refused.http_status, refused.details)
+    return JSONResponse(body, refused.http_status, headers)
 
 
-async def _not_ready(_: Request, error: Exception) -> Response:
-    return JSONResponse({"error": f"NotReadyError: {error}"}, 503)
+async def _not_ready(request: Request, error: Exception) -> Response:
+    return JSONResponse(error_body(request.url.path, 503, f"NotReadyError: {error}"), 503)
 
 
-async def _invalid(_: Request, error: Exception) -> Response:
-    return await _refused(_, Refused(InputError(str(error))))
+async def _invalid(request: Request, error: Exception) -> Response:
+    return await _refused(request, Refused(InputError(str(error))))
 
 
-async def _not_valid(_: Request, error: RequestValidationError) -> Response:
+async def _not_valid(request: Request, error: RequestValidationError) -> Response:
     """A request that does not have the form of the protocol; the first of the reasons that pydantic found."""
     reasons = error.errors()
     where = ".".join(str(part) for part in reasons[0]["loc"]) if reasons else "body"
     why = reasons[0]["msg"] if reasons else "it cannot be read"
-    return await _refused(_, Refused(InputError(f"the request is not valid: {where}: {why}")))
+    return await _refused(request, Refused(InputError(f"the request is not valid: {where}: {why}")))
 
 
-async def _http_error(_: Request, error: HTTPException) -> Response:
-    return JSONResponse({"error": str(error.detail)}, error.status_code)
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    return JSONResponse(error_body(request.url.path, error.status_code, str(error.detail)), error.status_code)
 
 
-async def _not_implemented(_: Request, error: Exception) -> Response:
+async def _not_implemented(request: Request, error: Exception) -> Response:
     """The answer of KServe's routes for functions that no model here has, such as explaining an answer."""
-    return await _refused(_, Refused(UnsupportedError(f"the server does not do this: {error}")))
+    return await _refused(request, Refused(UnsupportedError(f"the server does not do this: {error}")))
 
 
-async def _failed(_: Request, error: Exception) -> Response:
-    return JSONResponse({"error": f"ServingError: the server failed: {type(error).__name__}: {error}"}, 500)
+async def _failed(request: Request, error: Exception) -> Response:
+    message = f"ServingError: the server failed: {type(error).__name__}: {error}"
+    return JSONResponse(error_body(request.url.path, 500, message), 500)

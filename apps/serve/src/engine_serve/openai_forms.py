@@ -1,0 +1,77 @@
+"""Answers in the forms of OpenAI's API: completions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from engine_serve.answers import Answer
+from engine_serve.generative_model import GenerativeModel, Piece
+from engine_serve.log_forms import CompletionLogs, TokenNames
+
+
+class Form(ABC):
+    """The form of the answers to one request.
+
+    Args:
+        model: the name of the model that the request has.
+        kind: of an answer as a whole; `event`: of an event.
+    """
+
+    def __init__(self, model: str, prefix: str, kind: str, event: str) -> None:
+        self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self._kind, self._event = kind, event
+
+    def whole(self, answers: Sequence[Answer], usage: dict[str, int]) -> dict[str, Any]:
+        """All answers at once."""
+        choices = [self.choice(index, answer) for index, answer in enumerate(answers)]
+        return self._head | {"object": self._kind, "choices": choices, "usage": usage}
+
+    def event(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        """An event with parts of answers."""
+        return self._head | {"object": self._event, "choices": choices} | more
+
+    @abstractmethod
+    def choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        """One answer."""
+
+    @abstractmethod
+    def parts(self, index: int, piece: Piece) -> Iterator[dict[str, Any]]:
+        """The parts of an answer that are told of its next piece."""
+
+
+class CompletionForm(Form):
+    """Completions; each has the numbers of its tokens, too (`token_ids`).
+
+    Args:
+        model: that answers.
+        echoes: for each answer, the text that it begins with.
+        has_logs: whether log probabilities are told.
+    """
+
+    def __init__(self, model: GenerativeModel, echoes: Sequence[str], has_logs: bool) -> None:
+        super().__init__(model.name, "cmpl", "text_completion", "text_completion")
+        self._echoes, self._has_logs = list(echoes), has_logs
+        names = TokenNames(model.text)
+        self._logs = [CompletionLogs(names, len(echo)) for echo in echoes]
+
+    def choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        """One completion."""
+        echo, self._echoes[index] = self._echoes[index], ""
+        logs = self._logs[index].form(answer.tokens, answer.logs) if self._has_logs and answer.tokens else None
+        return {
+            "index": index,
+            "text": echo + answer.text,
+            "logprobs": logs,
+            "finish_reason": answer.finish_reason,
+            "token_ids": answer.tokens,
+        }
+
+    def parts(self, index: int, piece: Piece) -> Iterator[dict[str, Any]]:
+        """A part for each token, and one for the end."""
+        answer = Answer()
+        answer.add(piece)
+        yield self.choice(index, answer)

@@ -1,0 +1,122 @@
+"""What OpenAI's requests ask for, beside the parameters of the generation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from engine.errors import InputError, UnsupportedError
+from engine_serve.generation_parameters import number_of, truth_of
+from engine_serve.generative_model import GenerativeModel, Prompt
+
+_MAX_CHOICES: Final = 128
+_MAX_TOP: Final = 20
+"""The most tokens of which log probabilities are told; of OpenAI's chats, too."""
+_MAX_PROMPTS: Final = 2048
+_COMPLETION: Final = frozenset(
+    {"model", "prompt", "input_ids", "stream", "stream_options", "n", "best_of", "logprobs", "echo"}
+)
+"""Keys of a completion that are not parameters of the generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What completions and chats have in common.
+
+    Attributes:
+        choices: how many answers each prompt gets.
+        is_stream: whether they are sent as events; `has_usage`: whether these end with the numbers of tokens.
+        top: of how many of the likeliest tokens log probabilities are told, beside the chosen one; None for none.
+        parameters: those of the generation.
+    """
+
+    choices: int
+    is_stream: bool
+    has_usage: bool
+    top: int | None
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """A request for completions: `prompts` are texts or lists of tokens, which `echo` repeats before their answers."""
+
+    asked: Asked
+    prompts: list[str | list[int]]
+    echo: bool
+
+
+def completion_request(body: Mapping[str, Any]) -> CompletionRequest:
+    """The request in a body. Raises `InputError` and `UnsupportedError`."""
+    given = {key: value for key, value in body.items() if value is not None}
+    echo = truth_of("echo", given.get("echo", False))
+    logprobs = None if given.get("logprobs", False) is False else given["logprobs"]
+    top = None if logprobs is None else number_of("logprobs", logprobs, int, 0, _MAX_TOP)
+    if echo and top is not None:
+        raise UnsupportedError("`logprobs` of a prompt, with `echo`, are not supported; leave one out")
+    asked = asked_of(given, top, {key: value for key, value in given.items() if key not in _COMPLETION})
+    if number_of("best_of", given.get("best_of", asked.choices), int, 1, _MAX_CHOICES) != asked.choices:
+        raise InputError("the parameter `best_of` is not supported unless it is equal to `n`; leave it out")
+    return CompletionRequest(asked, _prompts(given), echo)
+
+
+def asked_of(given: Mapping[str, Any], top: int | None, parameters: dict[str, Any]) -> Asked:
+    """What is common, in a body without omitted keys. Tokens are drawn, as in OpenAI's API, unless the body says."""
+    is_stream = truth_of("stream", given.get("stream", False))
+    options = given.get("stream_options", {})
+    if not isinstance(options, dict) or not isinstance(options.get("include_usage"), bool | None):
+        raise InputError("`stream_options` must be an object, and `include_usage` in it true or false")
+    # Without obfuscation, which clients ask for by name, events are as long as their texts.
+    if unknown := sorted(key for key in options.keys() - {"include_usage"} if (key, options[key]) != _PLAIN_OPTION):
+        raise InputError(f"`stream_options` has the unknown key {unknown[0]!r:.80}; expected include_usage")
+    if "stream_options" in given and not is_stream:
+        raise InputError("`stream_options` is given without `stream`: true; leave it out")
+    choices = number_of("n", given.get("n", 1), int, 1, _MAX_CHOICES)
+    return Asked(choices, is_stream, bool(options.get("include_usage")), top, {"temperature": 1.0} | parameters)
+
+
+_PLAIN_OPTION: Final = ("include_obfuscation", False)
+
+
+def top_of_chat(given: Mapping[str, Any]) -> int | None:
+    """Of how many tokens a chat's log probabilities are told. Raises `InputError`."""
+    has_any = truth_of("logprobs", given.get("logprobs", False))
+    top = number_of("top_logprobs", given.get("top_logprobs", 0), int, 0, _MAX_TOP)
+    if top and not has_any:
+        raise InputError("`top_logprobs` is given without `logprobs`: true; set it, or leave it out")
+    return top if has_any else None
+
+
+def prompts_of(model: GenerativeModel, asked: Asked, prompts: list[Prompt]) -> list[Prompt]:
+    """What is generated: for each prompt its choices, one after another, each drawn with another seed."""
+    made = [replace(_seeded(prompt, choice), top=asked.top) for prompt in prompts for choice in range(asked.choices)]
+    model.require_room(len(made))
+    return made
+
+
+def _seeded(prompt: Prompt, choice: int) -> Prompt:
+    """The prompt of a choice: the first one has the seed of the request, the others those that follow."""
+    sampling = prompt.sampling
+    if sampling.seed is None or not choice:
+        return prompt
+    return replace(prompt, sampling=replace(sampling, seed=(sampling.seed + choice) % (1 << 64)))
+
+
+def _prompts(given: Mapping[str, Any]) -> list[str | list[int]]:
+    """The prompts of a completion: a text, tokens, or a list of one kind."""
+    present = [name for name in ("prompt", "input_ids") if name in given]
+    if len(present) > 1:
+        raise InputError("`prompt` and `input_ids` are both given; leave one out")
+    value = given[present[0]] if present else None
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value:
+        if all(type(each) is int for each in value):
+            return [value]
+        is_tokens = all(isinstance(each, list) and all(type(token) is int for token in each) for each in value)
+        if (is_tokens or all(isinstance(each, str) for each in value)) and len(value) <= _MAX_PROMPTS:
+            return value
+    raise InputError(
+        f"`prompt` must be a text, a list of numbers of tokens, or a list of either, of {_MAX_PROMPTS} prompts at most"
+    )

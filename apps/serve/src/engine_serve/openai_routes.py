@@ -1,0 +1,116 @@
+"""OpenAI's API: completions, and the list of models.
+
+KServe's own routes for OpenAI's clients need the package vllm, whose types they use, so this module defines them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from engine.errors import InputError
+from engine_serve.answers import Answer, merged
+from engine_serve.data_plane import DataPlane
+from engine_serve.deadlines import seconds_left
+from engine_serve.events import DONE, event_response
+from engine_serve.generation_routes import generative_model
+from engine_serve.generative_model import GenerativeModel, Prompt
+from engine_serve.json_objects import object_of
+from engine_serve.openai_errors import PREFIX, error_object
+from engine_serve.openai_forms import CompletionForm, Form
+from engine_serve.openai_requests import Asked, completion_request, prompts_of
+from engine_serve.refusals import Refused, refusing
+from engine_serve.repository import Repository
+
+
+def openai_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
+    """The routes."""
+    router = APIRouter(prefix=f"{PREFIX}v1")
+    started = int(time.time())
+
+    async def completions(request: Request) -> Response:
+        body = await object_of(request)
+        with refusing(str(body.get("model"))):
+            model = generative_model(data_plane, model_name(body))
+            asked = completion_request(body)
+            given = [model.prompt(each, asked.asked.parameters) for each in asked.prompts]
+            echoes = [_echo(model, each) if asked.echo else "" for each in asked.prompts]
+            form = CompletionForm(
+                model, [echo for echo in echoes for _ in range(asked.asked.choices)], asked.asked.top is not None
+            )
+            return await answer(request, model, asked.asked, given, form)
+
+    async def models() -> Response:
+        known = [model for model in repository.get_models().values() if isinstance(model, GenerativeModel)]
+        return JSONResponse({"object": "list", "data": [_described(model.name, started) for model in known]})
+
+    async def model(name: str) -> Response:
+        with refusing(name):
+            return JSONResponse(_described(generative_model(data_plane, name).name, started))
+
+    router.add_api_route("/completions", completions, methods=["POST"])
+    router.add_api_route("/models", models, methods=["GET"])
+    router.add_api_route("/models/{name}", model, methods=["GET"])
+    return router
+
+
+def model_name(body: dict[str, Any]) -> str:
+    """The name of the model that a body has. Raises `InputError`."""
+    name = body.get("model")
+    if not isinstance(name, str) or not name:
+        raise InputError(f"`model` is {name!r:.80}; expected the name of a model")
+    return name
+
+
+async def answer(
+    request: Request, model: GenerativeModel, asked: Asked, prompts: Sequence[Prompt], form: Form
+) -> Response:
+    """Generate the answers to prompts, in a form: at once, or as events. Raises `Refused` and errors of the SDK."""
+    made = prompts_of(model, asked, list(prompts))
+    headers = dict(request.headers)
+    deadline = seconds_left(headers, None, model.config.timeout_ms)
+    sequences = [model.stream(prompt, deadline, headers) for prompt in made]
+    before = sum(len(prompt.tokens) for prompt in prompts)
+    if asked.is_stream:
+        values = _events(sequences, form, asked.has_usage, before)
+        return await event_response(values, _failed, DONE)
+    answers = [Answer() for _ in sequences]
+    async with contextlib.aclosing(merged(sequences)) as pieces:
+        async for index, piece in pieces:
+            answers[index].add(piece)
+    return JSONResponse(form.whole(answers, _usage(before, sum(len(each.tokens) for each in answers))))
+
+
+async def _events(sequences: Sequence[Any], form: Form, has_usage: bool, before: int) -> AsyncGenerator[Any, None]:
+    unknown_usage = {"usage": None} if has_usage else {}
+    count = 0
+    async with contextlib.aclosing(merged(sequences)) as pieces:
+        async for index, piece in pieces:
+            count += piece.token is not None
+            for part in form.parts(index, piece):
+                yield form.event([part], **unknown_usage)
+    if has_usage:
+        yield form.event([], usage=_usage(before, count))
+
+
+def _failed(refused: Refused) -> dict[str, Any]:
+    return {"error": error_object(refused.http_status, refused.details)}
+
+
+def _usage(before: int, count: int) -> dict[str, int]:
+    """The numbers of tokens of the prompts, of the answers, and of both."""
+    return {"prompt_tokens": before, "completion_tokens": count, "total_tokens": before + count}
+
+
+def _echo(model: GenerativeModel, prompt: str | list[int]) -> str:
+    """The text of a prompt, which its answers begin with."""
+    return prompt if isinstance(prompt, str) else model.require_text("`echo` needs text").decode(prompt)
+
+
+def _described(name: str, created: int) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "engine"}
