@@ -28,13 +28,13 @@ def generator_of(proto: Any, device: str) -> Generator:
     return Generator(core.compile_model(model, device))
 
 
-def masked(proto: Any, device: str) -> Any:
+def masked(proto: Any, device: str, last: int = 1) -> Any:
     core = Core()
     model = core.read_model(proto)
     MakeStateful(bound=64).run_on_model(model)
     assert MaskedCaches().run_on_model(model)
     assert not MaskedCaches().run_on_model(model)
-    LastPosition().run_on_model(model)
+    LastPosition(count=last).run_on_model(model)
     return core.compile_model(model, device)
 
 

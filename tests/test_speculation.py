@@ -48,8 +48,11 @@ def gpt2() -> Any:
     return network("gpt2.script17", is_last=True)
 
 
-def chain(table: Any, device: str = "CPU", *, states_vocabulary: bool = True, is_flat: bool = False) -> Any:
-    """A model in which a row of the table has the logits of what follows a token."""
+def chain(table: Any, device: str = "CPU", *, states_vocabulary: bool = True, has_positions: bool = False) -> Any:
+    """A model in which a row of the table has the logits of what follows a token.
+
+    With positions, it has the inputs that a batch of sequences needs, which it ignores.
+    """
     rows = np.array(table, np.float32)
     vocabulary = rows.shape[1] if states_vocabulary else "vocabulary"
     nodes = [
@@ -63,6 +66,8 @@ def chain(table: Any, device: str = "CPU", *, states_vocabulary: bool = True, is
         nodes.append(helper.make_node("Gather", ["whole", "all"], ["logits"], axis=2))
     integers = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.INT64, shape)  # noqa: E731
     inputs = [integers("input_ids", "batch", "new"), integers("past_0", "batch", "old")]
+    if has_positions:
+        inputs += [integers("attention_mask", "batch", "columns"), integers("position_ids", "batch", "new")]
     constants = [numpy_helper.from_array(rows, "table")]
     if not states_vocabulary:
         constants += [numpy_helper.from_array(np.array(value), name) for name, value in (("zero", 0), ("one", 1))]
@@ -437,6 +442,21 @@ def test_positions_that_the_network_does_not_have(device: str) -> None:
         results[-1] += list(generator.stream(5))
     assert results[0] == results[1]
     assert len(results[0]) >= 60
+
+
+def test_positions_that_the_draft_does_not_have(llama: Any) -> None:
+    """It has a table of 64 positions, which no bound states: the tokens behind them are computed without proposals."""
+    plain, proposing = Generator(llama), Generator(llama, draft=Draft(network("gpt2.script17"), cost=0.01))
+    for generator in (plain, proposing):
+        generator.append([3] * 50)
+    assert list(proposing.stream(60)) == list(plain.stream(60))
+    assert proposing.speculation is not None
+    assert proposing.speculation.tokens == 60
+    for generator in (plain, proposing):
+        generator.reset()
+    before = proposing.speculation.proposed
+    assert proposing.generate(PROMPT, 10) == plain.generate(PROMPT, 10)
+    assert proposing.speculation.proposed > before > 0
 
 
 def test_no_memory_for_proposals_ends_them_until_a_reset(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:

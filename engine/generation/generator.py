@@ -32,6 +32,8 @@ from engine.generation.roles import (
     input_for,
     is_replaced,
     largest_token,
+    most_logits,
+    require_checking,
     require_rewinding,
     room_of,
     shown,
@@ -41,16 +43,18 @@ from engine.generation.sampling import Sampling
 from engine.generation.speculation import (
     Choice,
     Draft,
+    OtherVocabularyError,
     PromptLookup,
     Speculation,
     SpeculationStatistics,
     Turn,
+    checked_proposer,
     chosen_tokens,
     completed,
     completed_async,
     copy_of,
 )
-from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
+from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, Signature
 from engine.startup import dataclass
 
 _MAX_SEQUENCES: Final = 1 << 20
@@ -118,8 +122,7 @@ class Generator:
         self._room = room_of(network.signature, self._names)
         self._speculation = None if draft is None else self._made_speculation(draft)
         self._proposal_room = columns_of(network.signature, self._room)
-        logits = network.signature.outputs[network.signature.find_output(self._names[LOGITS])].shape
-        self._most_checked = logits[1].max if logits.rank.is_static and len(logits) == 3 else None
+        self._most_checked = most_logits(network.signature, self._names[LOGITS])
         """How many tokens the logits of a run are of, at most; None if they are of all."""
         self._width = self._vocabulary
         """The number of logits, which the first run gives if the model does not state it."""
@@ -399,7 +402,13 @@ class Generator:
         seen, random, generated = known.seen(0, self.sampling)
         choice = Choice(self.sampling, seen, generated, random)
         ids = known.ids[0][known.mask[0]]
-        proposals = yield from speculation.proposed(known.rows[0], ids, count, self._width, choice)
+        try:
+            proposals = yield from speculation.proposed(known.rows[0], ids, count, self._width, choice)
+        except (Busy, Cancelled, DeadlineExceeded, OtherVocabularyError):
+            raise
+        except EngineError:  # such as more positions than the draft has
+            speculation.refuse(len(known.rows[0]))
+            return None
         count = len(proposals.tokens)
         if not count:
             return None
@@ -472,28 +481,13 @@ class Generator:
             self._request.rewind(count)
 
     def _made_speculation(self, draft: object) -> Speculation:
-        options = Draft(draft) if isinstance(draft, ExecutableNetwork) else draft
-        if not isinstance(options, (Draft, PromptLookup)):
-            raise InputError(f"draft is a {type(draft).__name__}; expected a compiled model, a Draft or a PromptLookup")
         signature = self._network.signature
+        options = checked_proposer(draft)
         require_rewinding(signature, self._names)
-        shape = signature.outputs[signature.find_output(self._names[LOGITS])].shape
-        if shape.rank.is_static and (len(shape) != 3 or shape[1].max in (0, 1)):
-            raise InputError(
-                f"{signature.network}: output `{self._names[LOGITS]}` has shape {shape}, not the logits of all tokens, "
-                "by which proposed tokens are checked; compile the model without LastPosition, with "
-                f"LastPosition(count={options.tokens + 1}), or leave out draft"
-            )
+        require_checking(signature, self._names, options.tokens)
         if isinstance(options, PromptLookup):
             return Speculation(options, None, None)
-        made = Generator(options.network, names=options.names)
-        require_rewinding(options.network.signature, made._names)
-        if None not in (self._vocabulary, made.vocabulary) and self._vocabulary != made.vocabulary:
-            raise InputError(
-                f"{options.network.signature.network}: the draft has {made.vocabulary} tokens, and "
-                f"{signature.network} {self._vocabulary}; expected a draft with the same tokens"
-            )
-        return Speculation(options, made, columns_of(options.network.signature, made._room))
+        return Speculation(options, *draft_generator(options, signature, self._vocabulary))
 
     def _inputs(self, known: Batch | None) -> tuple[dict[str, Array], Batch]:
         if known is None or known.computed == known.length:
@@ -643,6 +637,21 @@ class Generator:
         for role in needed:
             if role not in self._names:
                 raise InputError(f"the model has no input `{role}`, which {what} need; run them one by one")
+
+
+def draft_generator(options: Draft, signature: Signature, vocabulary: int | None) -> tuple[Generator, int | None]:
+    """The generator of a draft for a network with so many tokens, and the most tokens that it can have.
+
+    Raises `InputError` if its tokens are others, or cannot be taken back.
+    """
+    made = Generator(options.network, names=options.names)
+    require_rewinding(options.network.signature, made._names)
+    if None not in (vocabulary, made.vocabulary) and vocabulary != made.vocabulary:
+        raise InputError(
+            f"{options.network.signature.network}: the draft has {made.vocabulary} tokens, and "
+            f"{signature.network} {vocabulary}; expected a draft with the same tokens"
+        )
+    return made, columns_of(options.network.signature, made._room)
 
 
 @dataclass(frozen=True, slots=True)

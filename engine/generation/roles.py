@@ -198,6 +198,25 @@ def require_rewinding(signature: Signature, names: dict[str, str]) -> None:
         )
 
 
+def require_checking(signature: Signature, names: dict[str, str], proposed: int) -> None:
+    """Raise `InputError` if a model gives the logits of one token only, by which no proposed one can be checked."""
+    if most_logits(signature, names[LOGITS]) in (0, 1):
+        shape = signature.outputs[signature.find_output(names[LOGITS])].shape
+        raise InputError(
+            f"{signature.network}: output `{names[LOGITS]}` has shape {shape}, not the logits of all tokens, "
+            "by which proposed tokens are checked; compile the model without LastPosition, with "
+            f"LastPosition(count={proposed + 1}), or leave out draft"
+        )
+
+
+def most_logits(signature: Signature, logits: str) -> int | None:
+    """How many tokens the logits of a run are of, at most; None if they are of all, or it is not known."""
+    shape = signature.outputs[signature.find_output(logits)].shape
+    if shape.rank.is_dynamic:
+        return None
+    return shape[1].max if len(shape) == 3 else 1
+
+
 def vocabulary_of(signature: Signature, logits: str) -> int | None:
     """The number of tokens, if the model's output states it."""
     shape = signature.outputs[signature.find_output(logits)].shape

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from engine.errors import Cancelled, DeviceError, EngineError, InputError, OutOfMemoryError, StateError
 from engine.generation.adapted import AdapterInputs
 from engine.generation.adapter import Adapter
+from engine.generation.batch_speculation import BatchSpeculation, Proposed
 from engine.generation.constraint import Constraint
 from engine.generation.prefix_cache import PrefixCache
 from engine.generation.prompt_chunks import PromptChunks
@@ -34,6 +35,7 @@ from engine.generation.roles import (
 from engine.generation.sampling import Sampling
 from engine.generation.scheduler_statistics import SchedulerStatistics
 from engine.generation.sequence_groups import Division, RunCost, SequenceGroup, division_of
+from engine.generation.speculation import Draft, PromptLookup
 from engine.generation.stream import Stream
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.runtime.lifecycle import Participant, lifecycle
@@ -88,9 +90,16 @@ class Scheduler(Participant):
         is_batched: False computes each sequence by itself, one after another, which reads the weights for each. Then
             the model needs neither `attention_mask` nor `position_ids`, and its variables may be of any kind but a
             fixed length.
+        draft: what proposes tokens, as for `Generator`: several next tokens of each sequence are computed in one run,
+            as many for all sequences of a group as the accepted ones are expected to make worth their cost. The
+            likeliest tokens are the same as without, up to rounding. Drawn tokens have the same probabilities, and with
+            `PromptLookup` they are the same ones for the same seed; with a `Draft`, they depend on how much is
+            proposed, and so on the sequences beside. Each sequence has the draft's keys and values, too, without an
+            adapter.
 
     Raises `InputError` if the network has other inputs, or variables that do not grow, have no dimension of sequences,
-    or are written at positions that the model computes.
+    or are written at positions that the model computes; if the draft has another number of tokens, or proposals are not
+    possible, as for `Generator`.
     """
 
     def __init__(
@@ -102,6 +111,7 @@ class Scheduler(Participant):
         prompt_chunk: int | None = None,
         prefix_cache_bytes: int = 0,
         is_batched: bool = True,
+        draft: ExecutableNetwork | Draft | PromptLookup | None = None,
     ) -> None:
         for what, value in (("slots", slots), ("prompt_chunk", 1 if prompt_chunk is None else prompt_chunk)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -122,6 +132,7 @@ class Scheduler(Participant):
         self._network, self._count, self._is_batched = network, slots, is_batched
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
         self._largest = largest_token(network.signature, self._names[IDS])
+        self._speculation = None if draft is None else BatchSpeculation(network, self._names, self._vocabulary, draft)
         self._chunk, self._chunks = prompt_chunk, PromptChunks()
         self._prefix_cache_bytes = prefix_cache_bytes
         self._begin_empty()
@@ -208,6 +219,7 @@ class Scheduler(Participant):
             self._prompt_tokens,
             self._prefix_tokens,
             self._prefixes.nbytes,
+            *((0, 0) if self._speculation is None else (self._speculation.proposed, self._speculation.accepted)),
         )
 
     def close(self) -> None:
@@ -348,6 +360,9 @@ class Scheduler(Participant):
             if self._groups:
                 most = max(self._chunks.size(left), int(is_first)) if self._chunk is None else self._chunk * is_first
                 size, is_first = min(size, most), False
+                if most and (missing := self._missing(prompt)):
+                    self._follow(prompt, min(missing, most))
+                    return
             if not size:
                 return
             begin = time.perf_counter()
@@ -357,6 +372,19 @@ class Scheduler(Participant):
             if self._prompt is not None:
                 return
             left -= seconds
+
+    def _missing(self, prompt: _Prompt) -> int:
+        """How many tokens of a prompt the draft must compute before the network goes on."""
+        return 0 if self._speculation is None else self._speculation.missing(prompt.stream)
+
+    def _follow(self, prompt: _Prompt, count: int) -> None:
+        """Let the draft compute tokens of a prompt; an error ends the sequence."""
+        assert self._speculation is not None
+        try:
+            self._speculation.follow(prompt.stream, count)
+        except Exception as e:
+            self._prompt = None
+            prompt.stream.end(self._typed(e))
 
     def _begin_prompt(self) -> bool:
         """Take the next prompt if none is computed, and there is one and place for it; returns whether there is one."""
@@ -369,6 +397,8 @@ class Scheduler(Participant):
                     return False
                 stream = self._waiting[0]
             try:
+                if self._speculation is not None:
+                    stream.proposer = self._speculation.proposer()
                 request, stream.computed = self._prefixes.take(stream.prompt, stream.adapter)
             except Exception as e:
                 self._waiting.popleft()
@@ -404,7 +434,12 @@ class Scheduler(Participant):
             return False
         self._measure(prompt)
         self._keep(stream.prompt, stream.adapter, prompt.request, 0)
-        if not stream.add(logits[0, -1]):
+        if self._speculation is not None:
+            self._speculation.vocabulary = logits.shape[-1]
+        stream.add(logits[0])
+        if stream.has_last_token:
+            stream.end(None)
+        else:
             self._join(prompt)
         return True
 
@@ -441,20 +476,83 @@ class Scheduler(Participant):
         self._regroup()
 
     def _step_group(self, group: SequenceGroup) -> None:
-        try:
-            logits = self._infer(group.request, group.inputs(), group.adapters)
-        except Exception as e:
-            self._fail(group, self._typed(e))
+        proposed = self._proposed(group)
+        if not group.members:
             return
-        group.columns += 1
-        for row, stream in group.members:
-            stream.computed += 1
+        logits = self._checked(group, proposed)
+        if logits is None:
+            proposed = {}
             try:
-                is_last = stream.add(logits[row, -1])
+                logits = self._infer(group.request, group.inputs(), group.adapters)
             except Exception as e:
+                self._fail(group, self._typed(e))
+                return
+        self._choose(group, logits, proposed)
+
+    def _proposed(self, group: SequenceGroup) -> dict[Stream, Proposed]:
+        """The tokens that are proposed for sequences of a group; one whose draft fails ends."""
+        if self._speculation is None:
+            return {}
+        proposed, failed = self._speculation.proposals(group)
+        for stream, error in failed.items():
+            self._leave(stream, self._typed(error))
+        return proposed
+
+    def _checked(self, group: SequenceGroup, proposed: Mapping[Stream, Proposed]) -> Array | None:
+        """The logits of a run with proposed tokens; None if there are none, or they cannot be computed.
+
+        Such as more positions than the model has, or than there is memory for. The run without decides whether there is
+        an error.
+        """
+        if self._speculation is None or not proposed:
+            return None
+        tokens = {stream: proposals.tokens for stream, (proposals, _) in proposed.items()}
+        inputs = group.inputs(tokens)
+        try:
+            logits = self._infer(group.request, inputs, group.adapters)
+        except Exception:
+            self._speculation.refuse(proposed)
+            return None
+        return logits
+
+    def _choose(self, group: SequenceGroup, logits: Array, proposed: Mapping[Stream, Proposed]) -> None:
+        """Choose the next tokens of a group, and take back what was computed behind them."""
+        width = 1 + max((len(proposals.tokens) for proposals, _ in proposed.values()), default=0)
+        kept, failed = dict[Stream, int](), dict[Stream, EngineError]()
+        for row, stream in group.members:
+            given = proposed.get(stream)
+            try:
+                of_tokens = logits[row, -width:][: 1 + (0 if given is None else len(given[0].tokens))]
+                kept[stream] = stream.add(of_tokens, given)
+            except Exception as e:
+                failed[stream] = self._typed(e)
+        for stream, error in failed.items():
+            self._leave(stream, error)
+        if not kept:
+            return
+        if self._speculation is not None and proposed:
+            pairs = {
+                stream: (given[0].tokens, stream.tokens[-kept[stream] :])
+                for stream, given in proposed.items()
+                if stream in kept
+            }
+            self._speculation.record(group, pairs)
+        longest = max(kept.values())
+        try:
+            if width > 1:
+                group.request.rewind_each(
+                    [width - (longest if stream is None else kept[stream]) for stream in group.streams]
+                )
+        except Exception as e:  # such as no memory for a copy: it is not known which positions are right
+            for stream in kept:
                 self._leave(stream, self._typed(e))
-                continue
-            if is_last:
+            return
+        group.columns += longest
+        for stream, count in kept.items():
+            stream.computed += count
+        for stream in kept:
+            if stream.has_last_token:
+                stream.end(None)
                 self._finish(stream)
 
     def _fail(self, group: SequenceGroup, error: EngineError) -> None:

@@ -17,6 +17,8 @@ class SchedulerStatistics:
         prompt_tokens: the tokens of all prompts that have been begun.
         prefix_tokens: how many of these were not computed, since earlier sequences began with them.
         prefix_bytes: the bytes of the keys and values that are kept for that.
+        proposed_tokens: how many tokens were proposed, of all sequences so far.
+        accepted_tokens: how many of these were chosen.
     """
 
     running: int = 0
@@ -26,3 +28,5 @@ class SchedulerStatistics:
     prompt_tokens: int = 0
     prefix_tokens: int = 0
     prefix_bytes: int = 0
+    proposed_tokens: int = 0
+    accepted_tokens: int = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,8 @@ Array = NDArray[Any]
 _ROWS_OF_WEIGHTS: Final = 8
 """How many rows are computed in the time in which the weights are read: 4 of 8 bits and 16 of f32 on Zen 4."""
 
+_NONE: Final = MappingProxyType[Stream, Sequence[int]]({})
+
 
 @dataclass(slots=True, eq=False)
 class SequenceGroup:
@@ -29,11 +32,15 @@ class SequenceGroup:
         request: its variables have the keys and values.
         streams: the sequences by row; None for a row whose sequence has left.
         columns: the positions of the variables.
+        pause: how many tokens the last pause between proposals took.
+        left: how many tokens are left until the next proposal, if proposals are of little use.
     """
 
     request: AsyncInferRequest
     streams: list[Stream | None]
     columns: int
+    pause: int = 0
+    left: int = 0
 
     @property
     def members(self) -> list[tuple[int, Stream]]:
@@ -50,13 +57,21 @@ class SequenceGroup:
         """The positions that the longest sequence has."""
         return max((stream.computed for _, stream in self.members), default=0)
 
-    def inputs(self) -> tuple[Array, Array, Array]:
-        """The last tokens, which columns are seen with the next one, and the positions."""
-        ids, positions = (np.zeros((len(self.streams), 1), np.int64) for _ in range(2))
+    def inputs(self, proposed: Mapping[Stream, Sequence[int]] = _NONE) -> tuple[Array, Array, Array]:
+        """The last tokens and the proposed ones behind them, which columns are seen with these, and the positions.
+
+        Rows with fewer tokens get others behind them, which no token before them sees.
+        """
+        width = 1 + max((len(tokens) for tokens in proposed.values()), default=0)
+        ids, positions = (np.zeros((len(self.streams), width), np.int64) for _ in range(2))
+        starts = np.zeros((len(self.streams), 1), np.int64)
         for row, stream in self.members:
-            ids[row], positions[row] = stream.tokens[-1], stream.computed
-        # A row without a sequence sees its own token only, since a row that sees none may be NaN.
-        return ids, np.arange(self.columns + 1) >= self.columns - positions, positions
+            tokens = [stream.tokens[-1], *proposed.get(stream, ())]
+            ids[row, : len(tokens)], starts[row] = tokens, stream.computed
+            # The positions behind the proposed tokens may be more than the model has.
+            positions[row] = stream.computed + np.minimum(np.arange(width), len(tokens) - 1)
+        # A row without a sequence sees its own tokens only, since a row that sees none may be NaN.
+        return ids, np.arange(self.columns + width) >= self.columns - starts, positions
 
 
 @dataclass(frozen=True, slots=True)

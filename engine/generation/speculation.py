@@ -114,6 +114,14 @@ class Draft:
             raise InputError(f"Draft: network is a {type(self.network).__name__}; expected a compiled model")
 
 
+def checked_proposer(draft: object) -> PromptLookup | Draft:
+    """What proposes tokens. Raises `InputError`."""
+    options = Draft(draft) if isinstance(draft, ExecutableNetwork) else draft
+    if not isinstance(options, (Draft, PromptLookup)):
+        raise InputError(f"draft is a {type(draft).__name__}; expected a compiled model, a Draft or a PromptLookup")
+    return options
+
+
 @dataclass(frozen=True, slots=True)
 class SpeculationStatistics:
     """What proposals have saved; the counts of a `Generator` and of those that it was forked from.
@@ -137,6 +145,10 @@ class Proposals:
 
     tokens: list[int]
     shares: list[Array] | None = None
+
+
+class OtherVocabularyError(InputError):
+    """The draft has another number of tokens."""
 
 
 class DraftGenerator(Protocol):
@@ -171,13 +183,15 @@ class Speculation:
 
     def __init__(self, options: PromptLookup | Draft, draft: DraftGenerator | None, draft_room: int | None) -> None:
         self._options, self._draft, self._draft_room = options, draft, draft_room
+        self._given_room = draft_room
         self.statistics = SpeculationStatistics()
         self._pace = _Pace.of(options)
 
     def fork(self) -> Speculation:
         """One that goes on from the same tokens."""
         made = Speculation(self._options, None if self._draft is None else self._draft.fork(), self._draft_room)
-        made.statistics, made._pace = self.statistics, replace(self._pace)
+        made._given_room = self._given_room
+        made.statistics, made._pace = self.statistics, self._pace.copy()
         return made
 
     def begin(self, count: int) -> None:
@@ -187,9 +201,13 @@ class Speculation:
 
     def reset(self) -> None:
         """Forget the tokens, and the share of accepted ones; the counts go on."""
-        self._pace = _Pace.of(self._options)
+        self._pace, self._draft_room = _Pace.of(self._options), self._given_room
         if self._draft is not None:
             self._draft.reset()
+
+    def refuse(self, length: int) -> None:
+        """Propose no more for sequences of `length` tokens or more, which the draft cannot compute."""
+        self._draft_room = length - 1
 
     def count(self, length: int, most: int) -> int:
         """How many tokens to propose after `length` tokens, at most `most`."""
@@ -201,11 +219,12 @@ class Speculation:
     def proposed(self, tokens: list[int], ids: Array, count: int, vocabulary: int, choice: Choice) -> Turn[Proposals]:
         """At most `count` tokens that may follow `tokens`, which are `ids` as an array.
 
-        Raises `InputError` if the draft's logits are not of `vocabulary` tokens, and what its runs raise.
+        Raises `OtherVocabularyError` if the draft's logits are not of `vocabulary` tokens, and what its runs raise.
         """
         if isinstance(self._options, PromptLookup):
             return Proposals(self._options.found(ids, count))
-        return (yield from self._drafted(tokens, count, vocabulary, choice))
+        assert self._draft is not None
+        return (yield from drafted(self._draft, tokens, count, vocabulary, choice))
 
     def record(self, proposed: int, accepted: int, tokens: int) -> None:
         """Count a run that chose `tokens` tokens, of which `accepted` were among the proposed ones."""
@@ -215,30 +234,6 @@ class Speculation:
         )
         if proposed:
             self._pace.record(proposed, accepted)
-
-    def _drafted(self, tokens: list[int], count: int, vocabulary: int, choice: Choice) -> Turn[Proposals]:
-        draft = self._draft
-        assert draft is not None
-        _follow(draft, tokens)
-        drafted: list[int] = []
-        shares: list[Array] = []
-        while True:
-            (logits,) = yield from draft.computed_logits()
-            if logits.size != vocabulary:
-                raise InputError(
-                    f"the draft's logits are of {logits.size} tokens, and the network's of {vocabulary}; expected a "
-                    "draft with the same tokens"
-                )
-            if choice.sampling.temperature == 0:
-                drafted.append(choice.chosen(logits))
-            else:
-                shares.append(choice.probabilities(logits))
-                drafted.append(_drawn(shares[-1], choice.random))
-            if len(drafted) == count:
-                choice.remove(count - 1)
-                return Proposals(drafted, shares or None)
-            choice.add(drafted[-1])
-            draft.append(drafted[-1:])
 
 
 class Choice:
@@ -285,6 +280,33 @@ class Choice:
         rest = np.maximum(wanted - drawn_from, 0)
         # Rounding may leave no rest where both distributions are the same.
         return _drawn(rest if rest.any() else wanted, self.random)
+
+
+def drafted(draft: DraftGenerator, tokens: list[int], count: int, vocabulary: int, choice: Choice) -> Turn[Proposals]:
+    """The `count` tokens that a draft expects after `tokens`.
+
+    Raises `OtherVocabularyError` if its logits are not of `vocabulary` tokens, and what its runs raise.
+    """
+    _follow(draft, tokens)
+    found: list[int] = []
+    shares: list[Array] = []
+    while True:
+        (logits,) = yield from draft.computed_logits()
+        if logits.size != vocabulary:
+            raise OtherVocabularyError(
+                f"the draft's logits are of {logits.size} tokens, and the network's of {vocabulary}; expected a "
+                "draft with the same tokens"
+            )
+        if choice.sampling.temperature == 0:
+            found.append(choice.chosen(logits))
+        else:
+            shares.append(choice.probabilities(logits))
+            found.append(_drawn(shares[-1], choice.random))
+        if len(found) == count:
+            choice.remove(count - 1)
+            return Proposals(found, shares or None)
+        choice.add(found[-1])
+        draft.append(found[-1:])
 
 
 def chosen_tokens(
@@ -358,6 +380,41 @@ async def completed_async(turn: Turn[_Result]) -> _Result:
 
 
 @dataclass(slots=True)
+class Acceptance:
+    """The share of proposed tokens that are accepted, of which the latest count most.
+
+    Attributes:
+        prior: the share of which it is sure as if of two tokens, before any was proposed.
+    """
+
+    prior: float
+    _accepted: float = 0.0
+    _trials: float = 0.0
+
+    @classmethod
+    def of(cls, options: PromptLookup | Draft) -> Acceptance:
+        """What is expected of a proposer."""
+        made = cls(0.7 if isinstance(options, Draft) else 0.5)
+        made.forget()
+        return made
+
+    @property
+    def share(self) -> float:
+        """The expected share."""
+        return self._accepted / self._trials
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._accepted, self._trials = self.prior * _PRIOR_TRIALS, _PRIOR_TRIALS
+
+    def record(self, proposed: int, accepted: int) -> None:
+        """Count the tokens of a run; those behind the first refused one say nothing."""
+        trials = min(proposed, accepted + 1)
+        weight = _DECAY**trials
+        self._accepted, self._trials = self._accepted * weight + accepted, self._trials * weight + trials
+
+
+@dataclass(slots=True)
 class _Pace:
     """How many tokens to propose, by the share of accepted ones (Leviathan et al. 2023, section 3.3 and 3.5).
 
@@ -366,10 +423,8 @@ class _Pace:
     """
 
     cost: float
-    prior: float
     has_draft: bool
-    accepted: float
-    trials: float = _PRIOR_TRIALS
+    acceptance: Acceptance
     pause: int = _FIRST_PAUSE
     left: int = 0
     """The tokens until the next proposal."""
@@ -377,9 +432,11 @@ class _Pace:
 
     @classmethod
     def of(cls, options: PromptLookup | Draft) -> _Pace:
-        has_draft = isinstance(options, Draft)
-        prior = 0.7 if has_draft else 0.5
-        return cls(options.cost, prior, has_draft, prior * _PRIOR_TRIALS)
+        return cls(options.cost, isinstance(options, Draft), Acceptance.of(options))
+
+    def copy(self) -> _Pace:
+        """One that goes on from the same counts."""
+        return replace(self, acceptance=replace(self.acceptance))
 
     def count(self, most: int) -> int:
         """How many tokens to propose for the next run, at most `most`."""
@@ -389,7 +446,7 @@ class _Pace:
         return 1 if self.is_paused else self._best(most) or 1
 
     def record(self, proposed: int, accepted: int) -> None:
-        """Count the tokens of a run; those behind the first refused one say nothing."""
+        """Count the tokens of a run."""
         if self.is_paused:
             if not accepted:
                 self.left = self.pause = min(2 * self.pause, _LONGEST_PAUSE)
@@ -398,22 +455,30 @@ class _Pace:
                     self.left = _NEVER
                 return
             self.is_paused, self.pause = False, max(_FIRST_PAUSE, self.pause // 4)
-            self.accepted, self.trials = self.prior * _PRIOR_TRIALS, _PRIOR_TRIALS
-        trials = min(proposed, accepted + 1)
-        weight = _DECAY**trials
-        self.accepted, self.trials = self.accepted * weight + accepted, self.trials * weight + trials
+            self.acceptance.forget()
+        self.acceptance.record(proposed, accepted)
         if not self._best(proposed):
             self.is_paused, self.left = True, self.pause
 
     def _best(self, most: int) -> int:
         """The number with the greatest expected gain; 0 if none is worth it."""
-        share = self.accepted / self.trials
-        best, gain, tokens = 0, _MIN_GAIN, 1.0
-        for count in range(1, most + 1):
-            tokens += share**count
-            if (found := tokens / (1 + self.cost * count)) > gain:
-                best, gain = count, found
-        return best
+        return best_count([(self.acceptance.share, most)], self.cost)
+
+
+def best_count(rows: Sequence[tuple[float, int]], cost: float) -> int:
+    """How many tokens to propose for sequences that a run computes together, for the greatest expected gain; 0 if no
+    number is worth it.
+
+    Args:
+        rows: the expected share of accepted tokens of each sequence, and the most tokens that it can propose.
+        cost: the additional time of a run for a token of all sequences, relative to a run without proposals.
+    """
+    best, gain, tokens = 0, _MIN_GAIN, float(len(rows))
+    for count in range(1, max((most for _, most in rows), default=0) + 1):
+        tokens += sum(share**count for share, most in rows if count <= most)
+        if (found := tokens / len(rows) / (1 + cost * count)) > gain:
+            best, gain = count, found
+    return best
 
 
 def _follow(draft: DraftGenerator, tokens: list[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,11 @@ from engine.generation.adapter import Adapter
 from engine.generation.constraint import Constraint
 from engine.generation.log_probabilities import TokenLogProbabilities, log_probabilities
 from engine.generation.sampling import Sampling
+from engine.generation.speculation import Choice, Proposals, chosen_tokens
 from engine.threads import Signal
+
+if TYPE_CHECKING:
+    from engine.generation.batch_speculation import Proposer
 
 Array = NDArray[Any]
 
@@ -52,6 +56,11 @@ class Stream:
         """How many tokens the variables have."""
         self.reused = 0
         """How many tokens of the prompt were not computed, since an earlier sequence began with them."""
+        self.proposed = self.accepted = 0
+        """How many tokens were proposed, and how many of these were chosen."""
+        self.proposer: Proposer | None = None
+        """What proposes tokens, if the scheduler has a draft."""
+        self._sequence = np.array(prompt, np.int64)
         self._read = 0
         """How many tokens the iteration has given."""
         self._error: EngineError | None = None
@@ -77,26 +86,60 @@ class Stream:
         while (token := await asyncio.to_thread(self._next)) is not None:
             yield token
 
-    def add(self, logits: Array) -> bool:
-        """Choose the next token; returns whether it is the last one. Called by the scheduler."""
-        seen = np.array([*self.prompt, *self.tokens], np.int64)
-        allowed = logits if self.constraint is None else self.constraint.allowed(logits)
-        token = self.sampling.choose(allowed, seen, self.random, seen[len(self.prompt) :])
-        is_complete = (self.constraint is not None and self.constraint.add(token)) or token in self.stop_tokens
-        found = None if self._top is None else log_probabilities(logits, token, self._top)
+    @property
+    def sequence(self) -> Array:
+        """The tokens of the prompt, and those so far."""
+        return self._sequence[: len(self.prompt) + len(self.tokens)]
+
+    @property
+    def has_last_token(self) -> bool:
+        """Whether no token follows."""
+        return self.is_complete or len(self.tokens) == self.max_tokens
+
+    def choice(self) -> Choice:
+        """How the next tokens are chosen, without changing what the stream has."""
+        seen, generated = self._seen()
+        return Choice(self.sampling, seen, generated, self.random)
+
+    def add(self, logits: Array, proposed: tuple[Proposals, Choice] | None = None) -> int:
+        """Choose the tokens that follow; returns how many. Called by the scheduler.
+
+        `logits` are those of the last token and of the `proposed` ones, of which there are fewer than tokens are left;
+        the choice has drawn them, if they were drawn. Nothing is proposed for a sequence with a constraint. Raises what
+        `Sampling.choose` and the constraint raise.
+        """
+        if proposed is None:
+            logits = logits[-1:]
+            seen, generated = self._seen()
+            allowed = logits[0] if self.constraint is None else self.constraint.allowed(logits[0])
+            chosen = [self.sampling.choose(allowed, seen, self.random, generated)]
+        else:
+            found = chosen_tokens(proposed[0], logits, proposed[1], self.stop_tokens)
+            chosen, self.random = [token for token, _ in found], found[-1][1]
+        last = chosen[-1]
+        is_complete = (self.constraint is not None and self.constraint.add(last)) or last in self.stop_tokens
+        likely = []
+        if self._top is not None:
+            likely = [log_probabilities(row, token, self._top) for row, token in zip(logits, chosen, strict=False)]
+        length = len(self.sequence)
+        if length + len(chosen) > len(self._sequence):
+            self._sequence = np.concatenate([self._sequence, np.zeros(length + len(chosen), np.int64)])
+        self._sequence[length : length + len(chosen)] = chosen
         with self._lock:
-            if found is not None:
-                self.log_probabilities.append(found)
-            self.tokens.append(token)
+            self.log_probabilities += likely
+            self.tokens += chosen
             self.is_complete = is_complete
             self._changed.notify_all()
-        is_last = is_complete or len(self.tokens) == self.max_tokens
-        if is_last:
-            self.end(None)
-        return is_last
+        return len(chosen)
+
+    def _seen(self) -> tuple[Array, Array]:
+        """The tokens of the sequence, and those that were generated, as far as the choice depends on them."""
+        seen = self.sequence if self.sampling.reads_tokens else self._sequence[:0]
+        return seen, seen[len(self.prompt) :]
 
     def end(self, error: EngineError | None) -> None:
         """Let the reader's iteration end. Called by the scheduler."""
+        self.proposer = None
         with self._lock:
             self._error, self._has_ended = error, True
             self._changed.notify_all()
