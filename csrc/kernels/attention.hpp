@@ -48,7 +48,7 @@ struct AttentionArgs {
   std::int32_t parts_at;        // the temporary [batch, heads, queries, parts] AttentionPart; the next: their sums
 };
 
-constexpr std::int64_t kMaxQueryBlocks = 8, kMaxSharedHeads = 8, kMaxRowsTogether = 16, kMaxParts = 64;
+constexpr std::int64_t kMaxQueryBlocks = 8, kMaxSharedHeads = 8, kMaxRowsTogether = 32, kMaxParts = 64;
 // Keys or values that attention_few_f32 reads together, in vectors: it widens this many rows into scratch.
 constexpr std::int64_t kRowVectors = 2;
 

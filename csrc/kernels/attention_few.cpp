@@ -37,38 +37,64 @@ ENGINE_INLINE const float* row_at(int i, const char* first, const char* eighth, 
   }
 }
 
-// Lane i of the result is the sum of the lanes of vector i.
-ENGINE_INLINE Vec sums_of(Vec (&vectors)[kLanes]) {
+// The sums of kLanes vectors are made in two steps, so that a caller need not hold all of them: kKeysNear vectors
+// become kNearVectors, and those of kLanes / kKeysNear such groups become the sums.
+constexpr int kKeysNear = 4;
+#if defined(__AVX512F__)
+constexpr int kNearVectors = 1;
+#else
+constexpr int kNearVectors = kKeysNear;
+#endif
+constexpr int kSumVectors = kLanes / kKeysNear * kNearVectors;
+
+ENGINE_INLINE void sum_near(const Vec (&vectors)[kKeysNear], Vec* sums) {
 #if defined(__AVX512F__)
   // Each level adds two halves of a vector, and puts the sums of two vectors side by side. The masks take all lanes;
   // they are used since GCC warns about the intrinsics without masks.
   constexpr auto kAll = static_cast<__mmask16>(-1);
   constexpr auto kPairs = static_cast<__mmask8>(-1);
-  __m512 pairs[8], quads[4], octets[2];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
+  __m512 pairs[2];
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
     const __m512 a = (__m512)vectors[2 * i], b = (__m512)vectors[2 * i + 1];
     pairs[i] = _mm512_maskz_unpacklo_ps(kAll, a, b) + _mm512_maskz_unpackhi_ps(kAll, a, b);
   }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const __m512d a = (__m512d)pairs[2 * i], b = (__m512d)pairs[2 * i + 1];
-    quads[i] = (__m512)_mm512_maskz_unpacklo_pd(kPairs, a, b) + (__m512)_mm512_maskz_unpackhi_pd(kPairs, a, b);
-  }
+  const __m512d a = (__m512d)pairs[0], b = (__m512d)pairs[1];
+  sums[0] = (Vec)((__m512)_mm512_maskz_unpacklo_pd(kPairs, a, b) + (__m512)_mm512_maskz_unpackhi_pd(kPairs, a, b));
+#else
+  for (int i = 0; i < kKeysNear; ++i) sums[i] = vectors[i];
+#endif
+}
+
+// Lane i of the result is the sum of the lanes of vector i.
+ENGINE_INLINE Vec joined_sums(Vec (&sums)[kSumVectors]) {
+#if defined(__AVX512F__)
+  constexpr auto kAll = static_cast<__mmask16>(-1);
+  __m512 octets[2];
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i) {
-    const __m512 a = quads[2 * i], b = quads[2 * i + 1];
+    const __m512 a = (__m512)sums[2 * i], b = (__m512)sums[2 * i + 1];
     octets[i] = _mm512_maskz_shuffle_f32x4(kAll, a, b, 0x88) + _mm512_maskz_shuffle_f32x4(kAll, a, b, 0xdd);
   }
   return (Vec)(_mm512_maskz_shuffle_f32x4(kAll, octets[0], octets[1], 0x88) +
                _mm512_maskz_shuffle_f32x4(kAll, octets[0], octets[1], 0xdd));
 #else
-  transpose_square(vectors);
+  transpose_square(sums);
   Vec total = zero();
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) total += vectors[i];
+  for (int i = 0; i < kLanes; ++i) total += sums[i];
   return total;
 #endif
+}
+
+ENGINE_INLINE Vec sums_of(const Vec (&vectors)[kLanes]) {
+  Vec sums[kSumVectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes / kKeysNear; ++i) {
+    const Vec near[kKeysNear] = {vectors[4 * i], vectors[4 * i + 1], vectors[4 * i + 2], vectors[4 * i + 3]};
+    sum_near(near, sums + i * kNearVectors);
+  }
+  return joined_sums(sums);
 }
 
 // scores[i] = row i of K times the query, for kLanes keys; the elements from `d` on are left.
@@ -152,6 +178,109 @@ void add_values(const Task& task, const Rows& values, std::int64_t first, std::i
   }
 }
 
+// -- rows that are read once for several heads, in the order of memory -----------------------------------------------
+
+// Heads whose sums for a few keys stay in registers.
+constexpr int kHeadsAtOnce = kLanes == 16 ? 4 : 2;
+// Keys whose values are added to a result while it is in registers: few, so that memory is read nearly in its order.
+constexpr std::int64_t kValuesNear = 8;
+
+// kLanes elements of a row of K or V from element d. The codes of i8 are without their scale.
+template <CacheFormat kFormat>
+ENGINE_INLINE Vec row_elements(const char* row, std::int64_t d) {
+  if constexpr (kFormat == CacheFormat::kF32) return load(floats(row) + d);
+  if constexpr (kFormat == CacheFormat::kBf16) return load(reinterpret_cast<const Bf16*>(row) + d);
+#if defined(__AVX512F__) || defined(__F16C__) || defined(__aarch64__)
+  if constexpr (kFormat == CacheFormat::kF16) return load(reinterpret_cast<const F16*>(row) + d);
+#endif
+  return load_signed_bytes(reinterpret_cast<const std::int8_t*>(row) + d);
+}
+
+// The rows of some keys or values: the first, the bytes from one to the next, and the elements of each.
+struct Block {
+  const char* first;
+  std::int64_t bytes, size;
+};
+
+// Prefetches the row that is read kRowsAhead keys later. Rows are prefetched one by one, since many prefetches in a row
+// wait for each other; beyond the last row, they have no effect.
+template <CacheFormat kFormat>
+ENGINE_INLINE void prefetch_row(const char* row, const Block& block) {
+  constexpr std::int64_t kRowsAhead = 32;
+  const std::int64_t row_bytes = cache_row_bytes(kFormat, block.size);
+  for (std::int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(row + kRowsAhead * block.bytes + at, 0, 2);
+}
+
+ENGINE_INLINE float row_scale(const char* row, std::int64_t size) {
+  float scale;
+  std::memcpy(&scale, row + size, sizeof scale);
+  return scale;
+}
+
+// The first step of the sums of kKeysNear rows of K times the queries of several heads; those of head h are kSumVectors
+// behind those of head h - 1. The size is a multiple of kLanes.
+template <CacheFormat kFormat, int kHeads>
+ENGINE_INLINE void near_scores(const float* const* queries, const Block& k, Vec* sums) {
+  Vec acc[kHeads][kKeysNear] = {};
+  const char *first = k.first, *second = first + k.bytes, *third = second + k.bytes, *fourth = third + k.bytes;
+  prefetch_row<kFormat>(first, k);
+  prefetch_row<kFormat>(second, k);
+  prefetch_row<kFormat>(third, k);
+  prefetch_row<kFormat>(fourth, k);
+  for (std::int64_t d = 0; d < k.size; d += kLanes) {
+    Vec query[kHeads];
+#pragma GCC unroll 4
+    for (int h = 0; h < kHeads; ++h) query[h] = load(queries[h] + d);
+    const Vec elements[kKeysNear] = {row_elements<kFormat>(first, d), row_elements<kFormat>(second, d),
+                                     row_elements<kFormat>(third, d), row_elements<kFormat>(fourth, d)};
+#pragma GCC unroll 4
+    for (int i = 0; i < kKeysNear; ++i)
+#pragma GCC unroll 4
+      for (int h = 0; h < kHeads; ++h) acc[h][i] = fma(query[h], elements[i], acc[h][i]);
+  }
+#pragma GCC unroll 4
+  for (int h = 0; h < kHeads; ++h) sum_near(acc[h], sums + h * kSumVectors);
+}
+
+// y[h][d..) = (y[h][d..) or 0) + sum over `keys` of weights[h][key] * v[key][d..), for kVectors vectors.
+template <CacheFormat kFormat, int kHeads, int kVectors>
+ENGINE_INLINE void vector_values(const float* const* weights, const Block& v, std::int64_t keys, std::int64_t d,
+                                 bool is_sum, float* const* y) {
+  Vec acc[kHeads][kVectors] = {};
+  if (is_sum)
+#pragma GCC unroll 4
+    for (int h = 0; h < kHeads; ++h)
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) acc[h][i] = load(y[h] + d + i * kLanes);
+  const char* row = v.first;
+  for (std::int64_t key = 0; key < keys; ++key, row += v.bytes) {
+    if (d == 0) prefetch_row<kFormat>(row, v);
+    Vec elements[kVectors];
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) elements[i] = row_elements<kFormat>(row, d + i * kLanes);
+    const float scale = kFormat == CacheFormat::kInt8 ? row_scale(row, v.size) : 1.0f;
+#pragma GCC unroll 4
+    for (int h = 0; h < kHeads; ++h) {
+      const float weight = weights[h][key];
+      const Vec factor = broadcast(kFormat == CacheFormat::kInt8 ? weight * scale : weight);
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) acc[h][i] = fma(factor, elements[i], acc[h][i]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int h = 0; h < kHeads; ++h)
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) store(y[h] + d + i * kLanes, acc[h][i]);
+}
+
+template <CacheFormat kFormat, int kHeads>
+ENGINE_INLINE void near_values(const float* const* weights, const Block& v, std::int64_t keys, bool is_sum,
+                               float* const* y) {
+  std::int64_t d = 0;
+  for (; d + 4 * kLanes <= v.size; d += 4 * kLanes) vector_values<kFormat, kHeads, 4>(weights, v, keys, d, is_sum, y);
+  for (; d < v.size; d += kLanes) vector_values<kFormat, kHeads, 1>(weights, v, keys, d, is_sum, y);
+}
+
 // One query of one head, and some of its keys, whose scores form a row.
 struct Row {
   Task task;
@@ -162,11 +291,11 @@ struct Row {
   float factor;  // of the values; 0: the result is written
 };
 
-void score_keys(Row& row, const Rows& k, std::int64_t at, std::int64_t keys) {
+// Keeps the scores of at most kLanes of the `keys`, from `at` on.
+ENGINE_INLINE void keep_scores(Row& row, Vec score, std::int64_t at, std::int64_t keys) {
   const Task& task = row.task;
   const AttentionArgs& args = *task.args;
   const std::int64_t key = task.key_begin + at, count = min64(kLanes, keys - at);
-  Vec score = row_scores(args, task.queries, k, count);
   if (args.softcap != 0.0f) score = args.softcap * tanh(score / args.softcap);
   float lanes[kLanes];
   if (task.mask) {
@@ -212,19 +341,127 @@ void exponentiate_row(Row& row, std::int64_t keys) {
   }
 }
 
+// Whether rows of this format and size are read by score_rows and add_rows.
+ENGINE_INLINE bool is_read_once([[maybe_unused]] CacheFormat format, std::int64_t size) {
+#if !defined(__AVX512F__) && !defined(__F16C__) && !defined(__aarch64__)
+  if (format == CacheFormat::kF16) return false;
+#endif
+  return size % kLanes == 0;
+}
+
+ENGINE_INLINE Block key_block(const Task& task, std::int64_t at) {
+  const AttentionArgs& args = *task.args;
+  return {key_row(task, task.key_begin + at), args.k.row * cache_element_bytes(args.k_format), args.size};
+}
+ENGINE_INLINE Block value_block(const Task& task, std::int64_t at) {
+  const AttentionArgs& args = *task.args;
+  return {value_row(task, task.key_begin + at), args.v.row * cache_element_bytes(args.v_format), args.value_size};
+}
+
+// How many of `left` heads are computed at once.
+ENGINE_INLINE std::int64_t heads_at_once(std::int64_t left) {
+  return kHeadsAtOnce == 4 && left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
+
+// Keeps the scores of kLanes keys from `at` on, for all rows.
+template <CacheFormat kFormat>
+ENGINE_NOINLINE void score_rows(Row* rows, std::int64_t count, std::int64_t at, std::int64_t keys) {
+  const std::int64_t shared = rows[0].task.args->shared_heads;
+  Vec sums[kMaxRowsTogether][kSumVectors];
+  for (std::int64_t near = 0; near < kLanes; near += kKeysNear)
+    for (std::int64_t group = 0; group < count; group += shared) {
+      const Block k = key_block(rows[group].task, at + near);
+      for (std::int64_t r = group; r < group + shared;) {
+        const std::int64_t heads = heads_at_once(group + shared - r);
+        const float* queries[kHeadsAtOnce];
+        for (std::int64_t h = 0; h < heads; ++h) queries[h] = rows[r + h].task.queries;
+        Vec* to = sums[r] + near / kKeysNear * kNearVectors;
+        if (heads == 4)
+          near_scores<kFormat, kHeadsAtOnce>(queries, k, to);
+        else if (heads == 2)
+          near_scores<kFormat, 2>(queries, k, to);
+        else
+          near_scores<kFormat, 1>(queries, k, to);
+        r += heads;
+      }
+    }
+  for (std::int64_t group = 0; group < count; group += shared) {
+    Vec scale = zero();
+    if (kFormat == CacheFormat::kInt8) {
+      const Block k = key_block(rows[group].task, at);
+      float scales[kLanes];
+      for (std::int64_t i = 0; i < kLanes; ++i) scales[i] = row_scale(k.first + i * k.bytes, k.size);
+      scale = load(scales);
+    }
+    for (std::int64_t r = group; r < group + shared; ++r) {
+      const Vec score = joined_sums(sums[r]);
+      keep_scores(rows[r], kFormat == CacheFormat::kInt8 ? score * scale : score, at, keys);
+    }
+  }
+}
+
+// Adds the values of the keys [at, at + keys), for all rows; the first values are assigned, also if there are none.
+template <CacheFormat kFormat>
+ENGINE_NOINLINE void add_rows(const Row* rows, std::int64_t count, std::int64_t at, std::int64_t keys) {
+  const std::int64_t shared = rows[0].task.args->shared_heads;
+  for (std::int64_t near = 0; near == 0 || near < keys; near += kValuesNear)
+    for (std::int64_t group = 0; group < count; group += shared) {
+      const Block v = value_block(rows[group].task, at + near);
+      for (std::int64_t r = group; r < group + shared;) {
+        const std::int64_t heads = heads_at_once(group + shared - r);
+        const float* weights[kHeadsAtOnce];
+        float* y[kHeadsAtOnce];
+        for (std::int64_t h = 0; h < heads; ++h) {
+          weights[h] = rows[r + h].task.scores + at + near;
+          y[h] = rows[r + h].y;
+        }
+        const std::int64_t few = min64(kValuesNear, keys - near);
+        const bool is_sum = at + near > 0;
+        if (heads == 4)
+          near_values<kFormat, kHeadsAtOnce>(weights, v, few, is_sum, y);
+        else if (heads == 2)
+          near_values<kFormat, 2>(weights, v, few, is_sum, y);
+        else
+          near_values<kFormat, 1>(weights, v, few, is_sum, y);
+        r += heads;
+      }
+    }
+}
+
+using ScoreRows = void (*)(Row*, std::int64_t, std::int64_t, std::int64_t);
+using AddRows = void (*)(const Row*, std::int64_t, std::int64_t, std::int64_t);
+
+ENGINE_INLINE ScoreRows score_rows_of(CacheFormat format) {
+  return format == CacheFormat::kF32    ? score_rows<CacheFormat::kF32>
+         : format == CacheFormat::kBf16 ? score_rows<CacheFormat::kBf16>
+         : format == CacheFormat::kF16  ? score_rows<CacheFormat::kF16>
+                                        : score_rows<CacheFormat::kInt8>;
+}
+ENGINE_INLINE AddRows add_rows_of(CacheFormat format) {
+  return format == CacheFormat::kF32    ? add_rows<CacheFormat::kF32>
+         : format == CacheFormat::kBf16 ? add_rows<CacheFormat::kBf16>
+         : format == CacheFormat::kF16  ? add_rows<CacheFormat::kF16>
+                                        : add_rows<CacheFormat::kInt8>;
+}
+
 // Prefetches the keys or values kAhead rows after those that are read next, for all heads of a row at once.
 ENGINE_INLINE void prefetch_rows(const Row* rows, std::int64_t count, bool is_keys, std::int64_t at, std::int64_t keys,
                                  std::int64_t end) {
   constexpr std::int64_t kAhead = 2 * kLanes;
   const AttentionArgs& args = *rows[0].task.args;
-  const std::int64_t bytes =
-      is_keys ? cache_row_bytes(args.k_format, args.size) : cache_row_bytes(args.v_format, args.value_size);
+  const CacheFormat format = is_keys ? args.k_format : args.v_format;
+  const AttentionView& view = is_keys ? args.k : args.v;
+  const std::int64_t row = cache_row_bytes(format, is_keys ? args.size : args.value_size);
+  // Heads that lie side by side are one piece of memory, of which each line is prefetched once.
+  const bool is_dense = view.head * cache_element_bytes(format) == row;
+  const std::int64_t pieces = is_dense ? 1 : count / args.shared_heads;
+  const std::int64_t bytes = is_dense ? row * (count / args.shared_heads) : row;
   const std::int64_t begin = max64(0, at + kAhead), last = min64(end, at + kAhead + keys);
   for (std::int64_t key = begin; key < last; ++key)
-    for (std::int64_t r = 0; r < count; r += args.shared_heads) {
-      const Task& task = rows[r].task;
+    for (std::int64_t piece = 0; piece < pieces; ++piece) {
+      const Task& task = rows[piece * args.shared_heads].task;
       const char* from = is_keys ? key_row(task, task.key_begin + key) : value_row(task, task.key_begin + key);
-      for (std::int64_t at_byte = 0; at_byte < bytes; at_byte += 64) __builtin_prefetch(from + at_byte, 0, 3);
+      for (std::int64_t at_byte = 0; at_byte < bytes; at_byte += 64) __builtin_prefetch(from + at_byte, 0, 2);
     }
 }
 
@@ -238,6 +475,13 @@ ENGINE_INLINE Rows read_rows(const Task& task, bool is_keys, std::int64_t at, st
   const std::int64_t size = is_keys ? args.size : args.value_size, bytes = step * cache_element_bytes(format);
   for (std::int64_t i = 0; i < count; ++i) widen_row(format, from + i * bytes, size, widened + i * size);
   return {widened, size};
+}
+
+// Whether none of the rows has its result already.
+ENGINE_INLINE bool have_values(const Row* rows, std::int64_t count) {
+  bool is_any_written = false;
+  for (std::int64_t r = 0; r < count; ++r) is_any_written = is_any_written || rows[r].factor == 0.0f;
+  return !is_any_written;
 }
 
 void multiply_row(float* y, float factor, std::int64_t size) {
@@ -257,18 +501,34 @@ void attend_rows(Row* rows, std::int64_t count, float* widened) {
     rows[r].is_seen = !task.mask && keys > 0;
     rows[r].maximum = broadcast(-kInf);
   }
+  const bool are_keys_read_once = is_read_once(args.k_format, args.size);
+  const ScoreRows score = score_rows_of(args.k_format);
+  const AddRows add = add_rows_of(args.v_format);
   for (std::int64_t i = 0; i < keys; i += kLanes) {
-    prefetch_rows(rows, count, true, i, kLanes, keys);
+    if (!are_keys_read_once) prefetch_rows(rows, count, true, i, kLanes, keys);
+    const std::int64_t together = min64(kLanes, keys - i);
+    if (are_keys_read_once && together == kLanes) {
+      score(rows, count, i, keys);
+      continue;
+    }
     for (std::int64_t r = 0; r < count; r += args.shared_heads) {
-      const Rows k = read_rows(rows[r].task, true, i, min64(kLanes, keys - i), widened);
-      for (std::int64_t head = 0; head < args.shared_heads; ++head) score_keys(rows[r + head], k, i, keys);
+      const Rows k = read_rows(rows[r].task, true, i, together, widened);
+      for (std::int64_t head = 0; head < args.shared_heads; ++head) {
+        Row& row = rows[r + head];
+        keep_scores(row, row_scores(args, row.task.queries, k, together), i, keys);
+      }
     }
   }
   prefetch_rows(rows, count, false, -2 * kLanes, 2 * kLanes, keys);
   for (std::int64_t r = 0; r < count; ++r) exponentiate_row(rows[r], keys);
+  const bool are_values_read_once = is_read_once(args.v_format, args.value_size) && have_values(rows, count);
   for (std::int64_t i = 0; i == 0 || i < keys; i += kTogether) {
-    prefetch_rows(rows, count, false, i, kTogether, keys);
+    if (!are_values_read_once) prefetch_rows(rows, count, false, i, kTogether, keys);
     const std::int64_t together = min64(kTogether, keys - i);
+    if (are_values_read_once) {
+      add(rows, count, i, together);
+      continue;
+    }
     for (std::int64_t r = 0; r < count; r += args.shared_heads) {
       const Rows v = read_rows(rows[r].task, false, i, together, widened);
       for (std::int64_t head = 0; head < args.shared_heads; ++head) {

@@ -28,10 +28,7 @@ ENGINE_INLINE void widen_row(CacheFormat format, const char* from, std::int64_t 
     const auto* row = reinterpret_cast<const std::int8_t*>(from);
     float scale;
     std::memcpy(&scale, from + size, sizeof scale);
-    for (; i + kLanes <= size; i += kLanes) {
-      const auto codes = *reinterpret_cast<const SignedBytesUnaligned*>(row + i);
-      store(to + i, __builtin_convertvector(__builtin_convertvector(codes, VecInt), Vec) * scale);
-    }
+    for (; i + kLanes <= size; i += kLanes) store(to + i, load_signed_bytes(row + i) * scale);
     for (; i < size; ++i) to[i] = static_cast<float>(row[i]) * scale;
   } else {
     std::memcpy(to, from, static_cast<std::size_t>(size) * sizeof(float));
