@@ -412,9 +412,9 @@ def grouped_attention(window: int) -> Any:
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-@pytest.mark.parametrize("window", [-1, 3])
+@pytest.mark.parametrize("window", [-1, 1, 3])
 def test_grouped_attention_in_parts(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its mask follows from the lengths, so that keys that no query sees cost nothing; with a window, it is read."""
+    """Its mask follows from the lengths, so that keys that no query sees cost nothing."""
     recorded: list[Any] = []
     recording = Compiler.recording
 
@@ -440,7 +440,34 @@ def test_grouped_attention_in_parts(window: int, monkeypatch: pytest.MonkeyPatch
         start += count
     steps = [call for each in recorded for call in each.calls if "attention" in getattr(call, "kernel", "")]
     assert steps
-    assert {len(step.inputs) for step in steps} == {3 if window < 0 else 4}
+    assert {len(step.inputs) for step in steps} == {3}
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16", "int8"])
+@pytest.mark.parametrize("window", [-1, 300])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_long_past_in_parts(batch: int, window: int, precision: str) -> None:
+    """The result of the keys and values that the state has, of which those outside of a window are not read."""
+    past, rng = 1500, np.random.default_rng(0)
+    model = Core().read_model(grouped_attention(window))
+    MakeStateful().run_on_model(model)
+    request = Core().compile_model(model, "CPU", {"KV_CACHE_PRECISION": precision}).create_infer_request()
+    hidden = 0 if window < 0 else past + 1 - window
+    for state in request.query_state().values():
+        values = rng.standard_normal((batch, 2, past, 8)).astype(np.float32)
+        values[:, :, :hidden] = np.nan
+        state.set(values)
+    for length in (past + 1, past + 2):
+        qkv = rng.standard_normal((batch, 1, 64)).astype(np.float32)
+        found = request.infer({"qkv": qkv, "attention_mask": np.ones((batch, length), np.int64)})["y"]
+        q = qkv[:, 0, :32].reshape(batch, 2, 2, 1, 8)
+        seen = slice(length - window if window > 0 else 0, None)
+        k, v = (state.get()[:, :, None, seen].astype(np.float64) for state in request.query_state().values())
+        p = np.exp((q * k).sum(-1) / 8**0.5)
+        expected = ((p / p.sum(-1, keepdims=True))[..., None] * v).sum(-2).reshape(batch, 1, 32)
+        # Scores below 20 are sums of 8 products; results, of weights whose sum is 1 and values below 6.
+        atol = np.finfo(np.float32).eps * 6 * (8 * 20 + past**0.5)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
 
 
 def test_grouped_attention_after_padded_prompts() -> None:

@@ -18,7 +18,7 @@ from engine_cpu.in_place import InPlace
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, append_step, copy_step
-from engine_cpu.lowering.visible_keys import is_up_to_own
+from engine_cpu.lowering.visible_keys import window_up_to_own
 from engine_cpu.segment import SegmentBuilder
 
 _SCORES = 3
@@ -84,8 +84,12 @@ def _add_step(
             attributes[name] = kept.name
     inputs = list(buffers)
     state = _state(spec, b, 1)
-    if spec.mask is not None and state is not None and before == after == -1 and is_up_to_own(spec.mask, state):
-        attributes |= {"after": 0, "offset": state.past_length}  # which spares keys that no query of a block sees
+    seen = None
+    if spec.mask is not None and state is not None and before == after == -1:
+        seen = window_up_to_own(spec.mask, state)
+    if state is not None and seen is not None:
+        # Keys that no query of a block sees are not read.
+        attributes |= {"before": seen, "after": 0, "offset": state.past_length}
     elif spec.mask is not None:
         attributes |= _mask_attributes(spec.mask, b.shape(spec.mask), k.rows, is_cut=spec.is_mask_cut)
         inputs.append(b.input(spec.mask))
