@@ -472,6 +472,46 @@ def test_the_keys_and_values_of_an_attention_are_those_of_onnxruntime(
             np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-5, err_msg=f"{name} on {device}")
 
 
+def test_queries_and_keys_of_one_value_need_no_mask_of_positions() -> None:
+    """Their number has no name: an addition of a slice lost it, as in Whisper by onnxruntime-genai's builder.
+
+    A mask computed from lengths would need a plan for each length.
+    """
+    tensor, heads = helper.make_tensor_value_info, {"num_heads": 2, "unidirectional": 1}
+    names = ["q", "k", "v", "", "", "", "past_k", "past_v"]
+    nodes = [
+        helper.make_node("Slice", ["table", "start", "end"], ["positions"]),
+        helper.make_node("Add", ["x", "positions"], ["h"]),
+        helper.make_node("MatMul", ["h", "w"], ["q_0"]),
+        helper.make_node("Add", ["b", "q_0"], ["q"]),
+        helper.make_node("MatMul", ["h", "w"], ["k"]),
+        helper.make_node("MatMul", ["h", "w"], ["v"]),
+        helper.make_node("MultiHeadAttention", names, ["y", "present_k", "present_v"], domain=DOMAIN, **heads),
+    ]
+    random = np.random.default_rng(0)
+    constants = {"table": random.normal(size=(9, 8)), "w": random.normal(size=(8, 8)) / 8, "b": random.normal(size=8)}
+    past = [tensor(f"past_{kind}", TensorProto.FLOAT, ["batch", 2, "past", 4]) for kind in "kv"]
+    ends = [tensor(name, TensorProto.INT64, [1]) for name in ("start", "end")]
+    graph = helper.make_graph(
+        nodes, "decoder", [tensor("x", TensorProto.FLOAT, ["batch", "new", 8]), *ends, *past],
+        [helper.make_empty_tensor_value_info(name) for name in ("y", "present_k", "present_v")],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in constants.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    model = read_model(proto.SerializeToString())
+    assert not [node for node in model.ordered_nodes() if node.op_type in ("Equal", "Range")]
+    feed = {
+        "x": random.normal(size=(2, 3, 8)).astype(np.float32), "start": np.array([4]), "end": np.array([7]),
+        **{each.name: random.normal(size=(2, 2, 4, 4)).astype(np.float32) for each in past},
+    }  # fmt: skip
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for device in DEVICES:
+        got = Core().compile_model(proto.SerializeToString(), device)(feed)
+        for name, want in zip(("y", "present_k", "present_v"), session.run(None, feed), strict=True):
+            np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-5, err_msg=f"{name} on {device}")
+
+
 @pytest.mark.parametrize("attribute", ["do_rotary", "past_present_share_buffer"])
 def test_other_attentions_stay_nodes(attribute: str) -> None:
     model = read_model(changed("QAttention", lambda x, attributes: attributes.update({attribute: 1})))

@@ -44,7 +44,7 @@ def _multi_head(call: ContribCall) -> list[Output | None]:
     keys = Keys.of((k, 2 if is_crossed else 1), *((each, 2) for each in past[:1]))
     mask = _added(call, 4, 5, keys, q)
     is_causal = bool(call.choice("unidirectional", 0, (0, 1)))
-    if is_causal and (is_crossed or not is_same(q.shape[1], k.shape[1])):
+    if is_causal and (is_crossed or not _have_same_length(q, k)):
         before = length_of(past[0], 2) if past else i64_scalar(0)
         mask, is_causal = merged(mask, _causal_mask(q, keys, before)), False
     if not is_crossed:
@@ -52,6 +52,29 @@ def _multi_head(call: ContribCall) -> list[Output | None]:
     q = emit("Transpose", emit("Reshape", q, i64s([0, 0, heads, -1])), perm=(0, 2, 1, 3))
     y, *present = _attention(call, [q, k, v], mask, past, heads, is_causal=is_causal)
     return [emit("Reshape", emit("Transpose", y, perm=(0, 2, 1, 3)), i64s([0, 0, -1])), *present, None]
+
+
+def _have_same_length(q: Output, k: Output) -> bool:
+    """Whether queries and keys are known to be equally many, since their lengths are, or both are of the same value."""
+    return is_same(q.shape[1], k.shape[1]) or _projected(q) == _projected(k)
+
+
+def _projected(value: Output) -> Output:
+    """What a value [B, S, width] is a projection of: matrices and biases leave S as it is."""
+    while True:
+        node = value.node
+        if node.op_type not in ("MatMul", "Add") or node.domain:
+            return value
+        first, second = node.input_values
+        if first is None or second is None:
+            return value
+        ranks = rank_of(first), rank_of(second)
+        if node.op_type == "MatMul" and ranks == (3, 2):
+            value = first
+        elif node.op_type == "Add" and 3 in ranks and 1 in ranks:
+            value = first if ranks[0] == 3 else second
+        else:
+            return value
 
 
 def _with_bias(call: ContribCall, is_crossed: bool) -> list[Output]:
