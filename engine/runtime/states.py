@@ -261,7 +261,6 @@ class States:
         order = np.asarray(indices)
         if order.ndim != 1 or order.dtype.kind not in "iu" or not order.size:
             raise StateError(f"{self._network}: reorder takes a list of indices of sequences; got {indices!r:.80}")
-        taken: dict[str, Held | None] = {}
         for port in self.ports:
             axis = port.variable.batch_axis
             if axis is None:
@@ -279,9 +278,20 @@ class States:
                     f"{self._network}: reorder has {order.size} indices; variable `{port.name}` has "
                     f"{port.before.shape[axis]} sequences"
                 )
-            taken[port.name] = np.ascontiguousarray(np.take(plain(value), order, axis=axis))
-        self._values = taken
+        group = self._group()
+        if group is not None:  # rows are copied as they are kept, also those that are rounded to fewer bits
+            made = GrowingSet.gathered(
+                [(group, int(index), group.length) for index in order],
+                [port.variable.batch_axis or 0 for port in self.ports],
+            )
+            self._values = {port.name: value for port, value in zip(self.ports, made.arrays, strict=True)}
+        else:
+            self._values = {port.name: self._reordered(port, order) for port in self.ports}
         self._checkpoints = self._checkpoints.reordered(order)
+
+    def _reordered(self, port: StatePort, order: Array) -> Array:
+        value = plain(self._values[port.name])
+        return np.ascontiguousarray(np.take(value, order, axis=port.variable.batch_axis or 0))
 
     def take_sequence(self, index: int, other: States) -> None:
         """Replace sequence `index` by the only sequence of `other`, at the end of the variables that grow.
