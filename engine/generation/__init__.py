@@ -1,7 +1,10 @@
 """Generating tokens with a stateful language model: see `Generator`."""
 
 from engine.generation.adapter import Adapter, read_adapter
+from engine.generation.beam_search import BeamSearch, Hypothesis
 from engine.generation.constraint import Constraint
+from engine.generation.cross_states import with_cross_states
+from engine.generation.encoder_decoder import EncoderDecoder
 from engine.generation.genai_folder import GenaiFolder, read_genai_folder
 from engine.generation.generator import Generator
 from engine.generation.log_probabilities import TokenLogProbabilities
@@ -15,11 +18,14 @@ from engine.generation.text import TextStream, Tokenizer, read_tokenizer
 
 __all__ = [
     "Adapter",
+    "BeamSearch",
     "Constraint",
     "Draft",
+    "EncoderDecoder",
     "GenaiFolder",
     "GenerationTimes",
     "Generator",
+    "Hypothesis",
     "PromptLookup",
     "Sampling",
     "Scheduler",
@@ -33,4 +39,5 @@ __all__ = [
     "read_adapter",
     "read_genai_folder",
     "read_tokenizer",
+    "with_cross_states",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from engine.errors import Busy, Cancelled, DeadlineExceeded, EngineError, InputE
 from engine.generation.adapted import AdapterInputs, checked_adapters
 from engine.generation.adapter import Adapter
 from engine.generation.batch import Batch
+from engine.generation.beam_search import BeamSearch, best_tokens
 from engine.generation.roles import (
     COLUMNS,
     FILLED,
@@ -113,7 +114,9 @@ class Generator:
         adapter: Adapter | Sequence[Adapter | None] | None = None,
     ) -> None:
         self._network = network
-        self._names = checked_names(network.signature, {} if names is None else names, tuple(RANKS))
+        self._names = checked_names(
+            network.signature, {} if names is None else names, tuple(RANKS), self._further_names(network)
+        )
         self.sampling = checked_sampling(sampling)
         self.stop_tokens = checked_stop_tokens(stop_tokens)
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
@@ -197,6 +200,8 @@ class Generator:
         """
         rows = checked_rows(tokens, self._vocabulary, self._largest)
         known = self._sequences or Batch.empty(len(rows), self.sampling.seed)
+        if self._sequences is None:
+            self._check_first(rows)
         if len(rows) != len(known.rows):
             raise InputError(f"got tokens for {len(rows)} sequences; expected {len(known.rows)}, as before")
         if len(rows) > 1 and any(known.ended):
@@ -215,11 +220,11 @@ class Generator:
         if self._speculation is not None:
             self._speculation.begin(max(map(len, rows)))
 
-    def fork(self) -> Generator:
+    def fork(self) -> Self:
         """A generator that continues from the same tokens; neither sees the other's further tokens."""
         if self._is_interrupted:
             self._recover()
-        made = object.__new__(Generator)
+        made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._request = self._request.fork()
         made._marks = list(self._marks)
@@ -264,6 +269,7 @@ class Generator:
         """Continue sequence i from the tokens of sequence `indices[i]`, as beam search does. Raises `StateError`."""
         self._settle()
         self._request.reorder(indices)
+        self._follow(indices)
         if self._sequences is not None:
             self._sequences = self._sequences.reordered(indices)
         if isinstance(self._adapter, list):
@@ -292,6 +298,7 @@ class Generator:
             known.computed = known.length - 1
         if known.computed:
             self._request.reorder([0] * count)
+        self._follow([0] * count)
         repeated = known.reordered([0] * count)
         if isinstance(self._adapter, list):
             self._adapter = self._adapter * count
@@ -311,6 +318,12 @@ class Generator:
     def computed_logits(self) -> Turn[Array]:
         """`logits`, as a computation that `completed` runs."""
         self._settle()
+        for part in self._earlier_parts(self._sequences):
+            inputs, _ = self._inputs(part)
+            yield from self._run(inputs)
+            self._note_run(part.computed)
+            assert self._sequences is not None
+            self._sequences.computed = part.length
         inputs, known = self._inputs(self._sequences)
         result = yield from self._run(inputs)
         return self._computed(known, result[self._names[LOGITS]])
@@ -350,13 +363,25 @@ class Generator:
             if token in self.stop_tokens:
                 return
 
-    def generate(self, tokens: Tokens, max_tokens: int = 256, *, n: int = 1) -> list[list[int]]:
+    def generate(
+        self, tokens: Tokens, max_tokens: int = 256, *, n: int = 1, beams: BeamSearch | None = None
+    ) -> list[list[int]]:
         """Append tokens, and return the next tokens of each sequence: up to a stop token, at most `max_tokens`.
 
         With `n` above 1, one sequence is continued in as many ways: see `repeat`.
+
+        With `beams`, the tokens are those of the `n` best sequences that the search finds for each sequence, one after
+        another; none is appended, so that `append` continues the prompts. `BeamSearch.search` also gives the scores.
         """
         _check_count(max_tokens)
         _check_count(n, "n")
+        if beams is not None:
+            if not isinstance(beams, BeamSearch):
+                raise InputError(f"beams is {beams!r:.80}; expected a BeamSearch, such as BeamSearch(beams=4)")
+            if n > beams.beams:
+                raise InputError(f"n is {n}; expected at most the number of beams, {beams.beams}")
+            self.append(tokens)
+            return best_tokens(beams.search(self, max_tokens), n)
         self.append(tokens)
         if n > 1:
             self.repeat(n)
@@ -368,6 +393,22 @@ class Generator:
                 if token is not None:
                     row.append(token)
         return found
+
+    # -- what generators of networks with further inputs override ---------------------------------------------
+
+    def _further_names(self, network: ExecutableNetwork) -> frozenset[str]:
+        """The inputs of the network that `_further_inputs` gives."""
+        return frozenset()
+
+    def _further_inputs(self, known: Batch) -> dict[str, Array]:
+        """The values of these inputs for the next run."""
+        return {}
+
+    def _check_first(self, rows: list[list[int]]) -> None:
+        """Raise `InputError` if these cannot be the first tokens."""
+
+    def _follow(self, indices: Sequence[int]) -> None:
+        """Sequence i continues sequence `indices[i]` from now on."""
 
     # -- internals --------------------------------------------------------------------------------------------
 
@@ -451,6 +492,16 @@ class Generator:
         extended.computed, extended.randoms, extended.ended = known.length, [random], [token in self.stop_tokens]
         self._sequences = extended
 
+    def _earlier_parts(self, known: Batch | None) -> Iterator[Batch]:
+        """The tokens before the last ones, in parts, for a model that takes a fixed number of tokens."""
+        shape = self._network.signature.inputs[self._network.signature.find_input(self._names[IDS])].shape
+        if known is None or shape.rank.is_dynamic or shape[1].is_dynamic:
+            return
+        width = shape[1].get_length()
+        if known.mask[:, known.computed :].all() and not (known.length - known.computed) % width:
+            while (left := known.length - known.computed) > width:
+                yield known.shortened(left - width)
+
     def _run(self, inputs: dict[str, Array]) -> Turn[Mapping[str, Array]]:
         try:
             return (yield self._request, inputs)
@@ -494,10 +545,6 @@ class Generator:
             raise InputError("there are no new tokens to compute; call append first")
         if not known.computed:
             known = known.compacted()
-        # Where each sequence writes at a position of its own, an ended one may write anything, since it is never
-        # continued.
-        if any(known.ended) and not all(known.ended) and STARTS not in self._names:
-            self._require_mask("sequences that have ended, beside others,")
         if self._room is not None and known.length > self._room:
             raise StateError(
                 f"{self._network.signature.network}: the sequences would have {known.length} tokens, and the model's "
@@ -521,7 +568,7 @@ class Generator:
             if (name := self._names.get(role)) is not None
         }
         adapters = self._adapter if isinstance(self._adapter, list) else [self._adapter] * count
-        return given | self._adapter_inputs.inputs(adapters), known
+        return given | self._adapter_inputs.inputs(adapters) | self._further_inputs(known), known
 
     def _note_run(self, computed: int) -> None:
         """Note how many tokens were computed before an inference, whose values the request keeps."""

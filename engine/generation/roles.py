@@ -93,11 +93,14 @@ def shown(token: int) -> str:
 
 
 def checked_names(
-    signature: Signature, names: Mapping[str, str], roles: Sequence[str] = (IDS, MASK, POSITIONS)
+    signature: Signature,
+    names: Mapping[str, str],
+    roles: Sequence[str] = (IDS, MASK, POSITIONS),
+    further: Collection[str] = (),
 ) -> dict[str, str]:
     """The names of the model's inputs and of its logits, by role; roles that the model does not have are left out.
 
-    The inputs of adapters have no role.
+    The inputs of adapters and `further` ones have no role.
     """
     if not isinstance(names, Mapping):
         raise InputError(f"names is {names!r:.80}; expected names by role, such as {{'{IDS}': 'tokens'}}")
@@ -116,7 +119,7 @@ def checked_names(
             )
     found[LOGITS] = names.get(LOGITS, LOGITS)
     signature.find_output(found[LOGITS])
-    if others := given - set(found.values()) - adapter_inputs(signature):
+    if others := given - set(found.values()) - adapter_inputs(signature) - set(further):
         raise InputError(
             f"{signature.network}: input `{min(others)}` does not have one of the roles {', '.join(roles)}; if it has "
             "one of them under another name, pass its name in names; if it is a past value, make the model stateful: "

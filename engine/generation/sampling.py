@@ -91,11 +91,11 @@ class Sampling:
 
         Raises `InputError` if no logit is a number, and what `check` raises.
         """
-        if self.temperature == 0 and not self.reads_tokens and not self._bias and logits.dtype.kind == "f":
+        if self.temperature == 0 and not self.changes_scores and logits.dtype.kind == "f":
             likeliest = int(logits.argmax()) if logits.size else 0  # NaN would be the largest
             if logits.size and logits[likeliest] > -np.inf:
                 return likeliest
-        scores = self._scores(logits, seen, generated)
+        scores = self.scores(logits, seen, generated)
         if self.temperature == 0:
             return int(scores.argmax())
         order, shares = self._candidates(scores)
@@ -103,7 +103,7 @@ class Sampling:
 
     def probabilities(self, logits: Array, seen: Array, generated: Array | None = None) -> Array:
         """The probability with which `choose` chooses each token, a vector of float64; its arguments and errors."""
-        scores = self._scores(logits, seen, generated)
+        scores = self.scores(logits, seen, generated)
         found = np.zeros(scores.size)
         if self.temperature == 0:
             found[scores.argmax()] = 1
@@ -115,18 +115,11 @@ class Sampling:
             found[order] = shares
         return found
 
-    @property
-    def reads_tokens(self) -> bool:
-        """Whether the choice depends on the tokens that the sequence has."""
-        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+    def scores(self, logits: Array, seen: Array, generated: Array | None = None) -> Array:
+        """The logits after the bias and the penalties, a vector of float64; the arguments and errors of `choose`.
 
-    @property
-    def _bias(self) -> tuple[tuple[int, float], ...]:
-        assert isinstance(self.logit_bias, tuple)
-        return self.logit_bias
-
-    def _scores(self, logits: Array, seen: Array, generated: Array | None) -> Array:
-        """The logits after the bias and the penalties; minus infinity for tokens that must not be chosen."""
+        Tokens that must not be chosen have minus infinity.
+        """
         scores = np.where(np.isnan(logits), -np.inf, logits).astype(np.float64)
         self.check(scores.size)
         if self._bias:
@@ -146,6 +139,21 @@ class Sampling:
                 changed = scores[found] - (self.presence_penalty + self.frequency_penalty * counts)
             scores[found] = _limited(changed, scores[found])
         return scores
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the choice depends on the tokens that the sequence has."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    @property
+    def changes_scores(self) -> bool:
+        """Whether `scores` changes any logit."""
+        return self.reads_tokens or bool(self._bias)
+
+    @property
+    def _bias(self) -> tuple[tuple[int, float], ...]:
+        assert isinstance(self.logit_bias, tuple)
+        return self.logit_bias
 
     def _candidates(self, scores: Array) -> tuple[Array, Array]:
         """The tokens that may be drawn, the likeliest first, and their probabilities."""
