@@ -46,7 +46,7 @@ def networks(name: str, device: str) -> tuple[Any, Any]:
     if name == "t5":
         encoder = with_cross_states(encoder, core.read_model(FOLDER / name / "decoder_model.onnx"))
         decoder.reshape({"input_ids": ["batch_size", 1]})
-    MakeStateful().run_on_model(decoder)
+    MakeStateful(bound=64).run_on_model(decoder)
     if name == "whisper":
         LastPosition().run_on_model(decoder)
     return core.compile_model(encoder, device), core.compile_model(decoder, device)

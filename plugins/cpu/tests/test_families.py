@@ -656,6 +656,37 @@ def test_rows_of_constants_are_as_long_as_the_input() -> None:
     assert any(isinstance(each, FamilyProgram) for each in programs_of(network).families)
 
 
+@pytest.mark.parametrize("count", ["one", "as many as the input"])
+def test_rows_of_a_table_that_begin_at_a_length(count: str) -> None:
+    """Positions that a decoder slices from its table, behind those of the past."""
+    x = Parameter(f32, ["n", 2], "x")
+    length = ops.Shape(x, start=0, end=1)
+    added = Constant(np.array([1])) if count == "one" else length
+    table = Constant(np.random.default_rng(0).normal(size=(2000, 2)).astype(np.float32))
+    rows = ops.Slice(table, length, ops.Add(length, added), Constant(np.array([0])))
+    network = check_lengths(Model([ops.Add(x, rows)], [x]), [None, 2], [5, 9, 40, 12, 100, 33, 3])
+    assert any(isinstance(each, FamilyProgram) for each in programs_of(network).families)
+
+
+def test_rows_of_a_table_whose_last_length_is_less_than_the_input() -> None:
+    x = Parameter(f32, ["n", 2], "x")
+    first = ops.Sub(Constant(np.array([50])), ops.Shape(x, start=0, end=1))
+    table = Constant(np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32))
+    rows = ops.Slice(table, first, ops.Add(first, Constant(np.array([1]))), Constant(np.array([0])))
+    check_lengths(Model([ops.Add(x, rows)], [x]), [None, 2], [5, 9, 40, 12, 50, 33, 3])
+
+
+def test_constants_that_end_with_those_of_shorter_inputs() -> None:
+    """[2, n, n], by the distance of a key from the last query, as T5's bias by relative positions."""
+    x = Parameter(f32, [2, "n", "n"], "x")
+    places = numbers(length_of(x, 1))
+    last = ops.Sub(length_of(x, 1), Constant(np.array(1)))
+    table = Constant(np.random.default_rng(0).normal(size=(2, 600)).astype(np.float32))
+    bias = ops.Unsqueeze(ops.Gather(table, ops.Sub(last, places), axis=1), Constant(np.array([1])))
+    network = check_lengths(Model([ops.Add(x, bias)], [x]), [2, None, None], [5, 9, 40, 12, 100, 33, 3])
+    assert any(isinstance(each, FamilyProgram) for each in programs_of(network).families)
+
+
 def test_remainders_of_lengths_have_a_plan_for_each() -> None:
     x = Parameter(f32, [1, "n"], "x")
     rest = ops.Mod(length_of(x, 1), Constant(np.array(10)))

@@ -164,21 +164,31 @@ class _Builder:
             self.ids.append(getattr(self.family, f"add_{first.kind}")(nbytes, first.alignment))
 
     def _add_constant(self, arrays: Sequence[Array], nbytes: Number) -> int:
-        """The array that all recordings read, or the longest, whose dimensions begin with the others' dimensions."""
+        """The array that all recordings read; or the longest, whose dimensions begin, or end, with the others'
+        dimensions; or the rows of a table among which theirs are.
+        """
         longest = max(arrays, key=lambda each: each.nbytes)
-        if self.is_trial:
+        others = [each for each in arrays if not _is_same(each, longest)]
+        if self.is_trial and any(all(like(longest, each) for each in others) for like in (_overlap, _overlap_at_end)):
             # No sample is the longest in all dimensions, so the family is not used.
-            is_common = all(_is_same(each, longest) or _overlap(longest, each) for each in arrays)
-            if is_common:
-                return self.family.add_constant(longest, longest.nbytes)
-        is_common = all(_is_same(each, longest) or _begins(longest, each) for each in arrays)
-        if is_common and _is_flat(arrays):
+            return self.family.add_constant(longest, longest.nbytes)
+        does_begin = all(_begins(longest, each) for each in others)
+        if does_begin and _is_flat(arrays):
             return self.family.add_constant(longest, nbytes)
-        if not is_common or longest.itemsize not in (1, 2, 4, 8):
+        does_end = not does_begin and all(_ends(longest, each) for each in others)
+        if not (does_begin or does_end) or longest.itemsize not in (1, 2, 4, 8):
+            if (rows := _rows_of_table(arrays)) is not None:
+                offset = self.fit.number(rows[1], "the first row of a table")
+                return self.family.add_view(self.family.add_constant(rows[0], rows[0].nbytes), offset, nbytes)
             raise Misfit(f"a constant of {longest.nbytes} bytes differs between lengths")
         shape = [self.fit.number(lengths, "a length") for lengths in zip(*(each.shape for each in arrays), strict=True)]
         strides = [stride // longest.itemsize for stride in longest.strides]
         source, target = self.family.add_constant(longest, longest.nbytes), self.family.add_buffer(nbytes)
+        if does_end:
+            offsets = [_offset_at_end(longest, each) for each in arrays]
+            offset = self.fit.number(offsets, "the beginning of the end of a constant")
+            left = self.fit.number([longest.nbytes - each for each in offsets], "the end of a constant")
+            source = self.family.add_view(source, offset, left)
         attributes: dict[str, VaryingAttribute] = {
             "element_bytes": longest.itemsize,
             "shape": shape,
@@ -265,6 +275,58 @@ def _begins(longest: Array, other: Array) -> bool:
     with np.errstate(invalid="ignore"):  # the difference of infinities is NaN, and compares as different
         is_near = np.abs(first - other) <= 4 * np.finfo(first.dtype).eps * np.abs(other)
     return bool((is_near | (first == other)).all())
+
+
+def _ends(longest: Array, other: Array) -> bool:
+    """Whether `other` is the end of each dimension of an array, up to rounding.
+
+    So are the biases of attention scores by the distance from a key to the last query.
+    """
+    if other.ndim != longest.ndim or any(
+        length > most for length, most in zip(other.shape, longest.shape, strict=True)
+    ):
+        return False
+    return _begins(longest[tuple(slice(-length, None) if length else slice(0) for length in other.shape)], other)
+
+
+def _overlap_at_end(first: Array, second: Array) -> bool:
+    """Whether two arrays have the same elements at the end of each dimension, up to the shorter length."""
+    if first.ndim != second.ndim:
+        return False
+    common = tuple(
+        slice(-min(lengths), None) if min(lengths) else slice(0)
+        for lengths in zip(first.shape, second.shape, strict=True)
+    )
+    return _begins(first[common], np.ascontiguousarray(second[common]))
+
+
+def _offset_at_end(longest: Array, other: Array) -> int:
+    """Where in memory the end of each dimension of `longest` begins that has the lengths of `other`, in bytes."""
+    steps = zip(longest.shape, other.shape, longest.strides, strict=True)
+    return sum((most - length) * stride for most, length, stride in steps)
+
+
+def _rows_of_table(arrays: Sequence[Array]) -> tuple[Array, list[int]] | None:
+    """The memory in which all arrays lie, and where each begins there, in bytes; None if it is not that of one array.
+
+    So do the rows of a table of positions that a model slices.
+    """
+    tables = [_table(each) for each in arrays]
+    first = tables[0]
+    if first is None or any(each is None or not _is_same(each, first) for each in tables):
+        return None
+    begins = [each.ctypes.data for each in arrays]
+    low, high = min(begins), max(begin + each.nbytes for begin, each in zip(begins, arrays, strict=True))
+    start = low - first.ctypes.data
+    return first.reshape(-1).view(np.uint8)[start : start + high - low], [begin - low for begin in begins]
+
+
+def _table(array: Array) -> Array | None:
+    """The array whose memory a contiguous one views; None if there is none, or if it is not contiguous."""
+    table = array
+    while isinstance(table.base, np.ndarray):
+        table = table.base
+    return table if table is not array and table.flags.c_contiguous and array.flags.c_contiguous else None
 
 
 def _is_flat(arrays: Sequence[Array]) -> bool:

@@ -174,7 +174,9 @@ class Programs:
 
     def _most_past(self, length: int) -> int:
         bound = self.lengths.bound
-        return max(_MIN_PAST_END, 2 << (length - 1).bit_length()) if bound is None else max(bound, length)
+        if bound is None:
+            return max(_MIN_PAST_END, 2 << (length - 1).bit_length())
+        return max(bound - 1, length)  # an inference appends a position or more
 
     def _choices_at(self, shapes: Shapes) -> Choices:
         """The table for the decisions for these shapes, which families follow."""

@@ -373,8 +373,9 @@ class SegmentBuilder:
     def _constant_buffer(self, constant: Constant, layout: Layout) -> int:
         if layout is Layout.PLAIN:
             data = np.ascontiguousarray(self.store.data(constant))
-            # A vector in a mapped file keeps up to megabytes around it in memory.
-            return self._plan.add_constant(data if data.nbytes > _COPIED_BYTES else data.copy())
+            # A vector in a mapped file keeps up to megabytes around it in memory. Rows may be of a table that plans for
+            # other lengths read, too: see `fitting`.
+            return self._plan.add_constant(data if data.nbytes > _COPIED_BYTES or data.ndim > 1 else data.copy())
         from engine_cpu.reorder import reordered_array
 
         return self.weights(
