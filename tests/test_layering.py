@@ -28,7 +28,8 @@ IMPORT_NAMES = {"grpcio": "grpc", "protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
 EXTRAS = {
     "blob": {"cryptography"}, "generation": {"tokenizers"}, "ops": {"re2"},
-    "engine_serve": {"fastapi", "grpc_interceptor", "opentelemetry", "orjson", "uvicorn"},  # those of kserve, `tracing`
+    # Those of kserve, and of its extras `openai` and `tracing`.
+    "engine_serve": {"fastapi", "grpc_interceptor", "jinja2", "llguidance", "opentelemetry", "orjson", "uvicorn"},
     "testing": {"pytest", "hypothesis", "jinja2"}, "cli": {"rich"}, "values": {"PIL"},
 }  # fmt: skip
 

@@ -19,6 +19,7 @@ from engine.errors import Busy, Cancelled, DeadlineExceeded, EngineError, InputE
 from engine.generation import Constraint, Sampling, Scheduler, Stream, TokenLogProbabilities
 from engine.plugin_api import ExecutableNetwork
 from engine_serve import metrics
+from engine_serve.chat_template import ChatTemplate
 from engine_serve.deadlines import seconds_left
 from engine_serve.generation_parameters import generation_of
 from engine_serve.model_config import Generation, ModelConfig
@@ -121,6 +122,7 @@ class GenerativeModel(ServedModel):
         clock: metrics.DeviceClock,
         tally: metrics.Tally,
         text: ModelText | None = None,
+        chat: ChatTemplate | None = None,
     ) -> None:
         self._generation = config.generation or Generation()
         kept = self._generation.prefix_cache_bytes
@@ -137,7 +139,7 @@ class GenerativeModel(ServedModel):
         self._sequences = self.queue = GeneratedSequences(self._generation.slots)
         # A thread for each sequence waits for its next token.
         self._readers = ThreadPoolExecutor(self._generation.slots + config.queue_size, f"engine-tokens-{name}")
-        self.text, self._is_retired = text, False
+        self.text, self._chat, self._is_retired = text, chat, False
         variables = [each for each in network.variables if each.axis is not None]
         bounds = [each.bound - each.initial.shape[each.axis or 0] for each in variables if each.bound is not None]
         self._bound = min(bounds, default=None)
@@ -181,6 +183,18 @@ class GenerativeModel(ServedModel):
             raise UnsupportedError(f"model `{self.name}` has no tokenizer.json beside it; {what}")
         self.text.require()
         return self.text
+
+    async def chat_tokens(self, values: Mapping[str, Any]) -> list[int]:
+        """The tokens of a chat, by the chat template of the tokenizer. Raises the errors of `ChatTemplate.render`, and
+        `UnsupportedError` without a template.
+        """
+        text = self.require_text("chats need one")
+        if self._chat is None:
+            raise UnsupportedError(
+                f"model `{self.name}` has no chat template, in chat_template.jinja or tokenizer_config.json beside it; "
+                "send completions"
+            )
+        return text.encode(await self._chat.render(values), has_special_tokens=False)
 
     def _max_tokens(self, length: int, wanted: int | None) -> int:
         """The most tokens of an answer to a prompt of `length` tokens."""
@@ -356,6 +370,8 @@ class GenerativeModel(ServedModel):
             self._close()
 
     def _close(self) -> None:
+        if self._chat is not None:
+            self._chat.close()
         self._readers.submit(self._scheduler.close)
         self._readers.shutdown(wait=False)
 

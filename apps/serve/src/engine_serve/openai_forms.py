@@ -1,4 +1,4 @@
-"""Answers in the forms of OpenAI's API: completions."""
+"""Answers in the forms of OpenAI's API: completions and chats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from engine_serve.answers import Answer
 from engine_serve.generative_model import GenerativeModel, Piece
-from engine_serve.log_forms import CompletionLogs, TokenNames
+from engine_serve.log_forms import CompletionLogs, TokenNames, chat_logs
 
 
 class Form(ABC):
@@ -75,3 +75,40 @@ class CompletionForm(Form):
         answer = Answer()
         answer.add(piece)
         yield self.choice(index, answer)
+
+
+class ChatForm(Form):
+    """The next messages of a chat.
+
+    Args:
+        model: that answers.
+        has_logs: whether log probabilities are told.
+    """
+
+    def __init__(self, model: GenerativeModel, has_logs: bool) -> None:
+        super().__init__(model.name, "chatcmpl", "chat.completion", "chat.completion.chunk")
+        self._has_logs, self._names = has_logs, TokenNames(model.text)
+        self._begun: set[int] = set()
+
+    def choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        """One message."""
+        message = {"role": "assistant", "content": answer.text, "refusal": None}
+        logs = chat_logs(self._names, answer.tokens, answer.logs) if self._has_logs else None
+        return {"index": index, "message": message, "logprobs": logs, "finish_reason": answer.finish_reason}
+
+    def parts(self, index: int, piece: Piece) -> Iterator[dict[str, Any]]:
+        """The role before the first piece; then a part for each text, and one for the end."""
+        if index not in self._begun:
+            self._begun.add(index)
+            yield self._part(index, {"role": "assistant", "content": "", "refusal": None})
+        logs = None
+        if self._has_logs and piece.token is not None and piece.log is not None:
+            logs = chat_logs(self._names, [piece.token], [piece.log])
+        if piece.text or logs is not None:
+            yield self._part(index, {"content": piece.text}, logs)
+        if piece.finish_reason is not None:
+            yield self._part(index, {}, None, piece.finish_reason)
+
+    @staticmethod
+    def _part(index: int, delta: dict[str, Any], logs: Any = None, end: str | None = None) -> dict[str, Any]:
+        return {"index": index, "delta": delta, "logprobs": logs, "finish_reason": end}

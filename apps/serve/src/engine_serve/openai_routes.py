@@ -1,4 +1,4 @@
-"""OpenAI's API: completions, and the list of models.
+"""OpenAI's API: completions, chats, and the list of models.
 
 KServe's own routes for OpenAI's clients need the package vllm, whose types they use, so this module defines them.
 """
@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 
 from engine.errors import InputError
 from engine_serve.answers import Answer, merged
+from engine_serve.chat_requests import chat_request
 from engine_serve.data_plane import DataPlane
 from engine_serve.deadlines import seconds_left
 from engine_serve.events import DONE, event_response
@@ -22,7 +23,7 @@ from engine_serve.generation_routes import generative_model
 from engine_serve.generative_model import GenerativeModel, Prompt
 from engine_serve.json_objects import object_of
 from engine_serve.openai_errors import PREFIX, error_object
-from engine_serve.openai_forms import CompletionForm, Form
+from engine_serve.openai_forms import ChatForm, CompletionForm, Form
 from engine_serve.openai_requests import Asked, completion_request, prompts_of
 from engine_serve.refusals import Refused, refusing
 from engine_serve.repository import Repository
@@ -45,6 +46,14 @@ def openai_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
             )
             return await answer(request, model, asked.asked, given, form)
 
+    async def chats(request: Request) -> Response:
+        body = await object_of(request)
+        with refusing(str(body.get("model"))):
+            model = generative_model(data_plane, model_name(body))
+            asked = chat_request(body)
+            prompt = model.prompt(await model.chat_tokens(asked.values), asked.asked.parameters)
+            return await answer(request, model, asked.asked, [prompt], ChatForm(model, asked.asked.top is not None))
+
     async def models() -> Response:
         known = [model for model in repository.get_models().values() if isinstance(model, GenerativeModel)]
         return JSONResponse({"object": "list", "data": [_described(model.name, started) for model in known]})
@@ -54,6 +63,7 @@ def openai_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
             return JSONResponse(_described(generative_model(data_plane, name).name, started))
 
     router.add_api_route("/completions", completions, methods=["POST"])
+    router.add_api_route("/chat/completions", chats, methods=["POST"])
     router.add_api_route("/models", models, methods=["GET"])
     router.add_api_route("/models/{name}", model, methods=["GET"])
     return router

@@ -16,6 +16,7 @@ from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 from engine.core import Core
 from engine.errors import EngineError, NotAllowedError, NotReadyError, NotServedError, RepositoryError
 from engine.generation.roles import LOGITS, vocabulary_of
+from engine_serve.chat_template import find_chat_template
 from engine_serve.daemon_threads import DaemonThreads
 from engine_serve.ended_sequences import EndedTables
 from engine_serve.folders import ModelFolder, list_names, read_folder
@@ -210,7 +211,8 @@ class Repository(ModelRepository):  # type: ignore[misc]
             if config.generation is None:
                 return ServedModel(name, number, network, config, self.clock, self.tally, self._most_answer_bytes)
             text = find_text(path, vocabulary_of(network.signature, LOGITS))
-            return GenerativeModel(name, number, network, config, self.clock, self.tally, text)
+            chat = None if text is None else find_chat_template(path)
+            return GenerativeModel(name, number, network, config, self.clock, self.tally, text, chat)
         except EngineError:
             raise
         except Exception as e:  # an error of a plugin or of the system, which must not affect the other models
