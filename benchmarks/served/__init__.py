@@ -1,1 +1,1 @@
-"""The programs of `benchmarks/serving.py`: a server with onnxruntime as a device, and clients."""
+"""The programs of `benchmarks/serving.py`: our server with onnxruntime as a device, other servers, and clients."""
