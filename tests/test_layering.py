@@ -29,7 +29,9 @@ IMPORT_NAMES = {"grpcio": "grpc", "protobuf": "google"}
 EXTRAS = {
     "blob": {"cryptography"}, "generation": {"tokenizers"}, "ops": {"re2"},
     # Those of kserve, and of its extras `openai` and `tracing`.
-    "engine_serve": {"fastapi", "grpc_interceptor", "jinja2", "llguidance", "opentelemetry", "orjson", "uvicorn"},
+    "engine_serve": {
+        "fastapi", "grpc_interceptor", "jinja2", "llguidance", "opentelemetry", "orjson", "uvicorn", "uvloop",
+    },
     "testing": {"pytest", "hypothesis", "jinja2"}, "cli": {"rich"}, "values": {"PIL"},
 }  # fmt: skip
 
