@@ -151,13 +151,30 @@ class RequestQueue:
             self._end(key)
             raise
         loop = asyncio.get_running_loop()
+        result: asyncio.Future[InferResult] = loop.create_future()
 
         def ended(_: object) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended before the device
-                loop.call_soon_threadsafe(self._end, key)
+                loop.call_soon_threadsafe(self._pass_on, key, future, result)
 
         future.add_done_callback(ended)
-        return await asyncio.wrap_future(future)
+        try:
+            return await result
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+
+    def _pass_on(self, key: int, future: Future[InferResult], result: asyncio.Future[InferResult]) -> None:
+        """Free the slot of an inference, and give its result to the request, if it still waits: in one wake-up."""
+        self._end(key)
+        if result.done():
+            return
+        if future.cancelled():
+            result.cancel()
+        elif (error := future.exception()) is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(future.result())
 
     def _end(self, key: int) -> None:
         """Free the slot of an inference that the device has ended; not before, even if its client stopped waiting."""
