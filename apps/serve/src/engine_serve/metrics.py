@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
 from prometheus_client import Counter, Histogram
+
+from engine_serve.request_queue import Times
 
 _MODEL: Final = ("model", "version")
 _SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -31,6 +34,41 @@ PROMPT_TOKENS: Final = Counter("engine_prompt_tokens", "Tokens of prompts that h
 PREFIX_TOKENS: Final = Counter(
     "engine_prefix_tokens", "Of these, tokens whose keys and values were kept from earlier sequences.", _MODEL
 )
+
+
+class ModelSeries:
+    """The metrics of the requests to one version of a model. Each is looked up once, when it is first needed."""
+
+    def __init__(self, name: str, version: str) -> None:
+        self._labels = (name, version)
+        self._ends: dict[str, Any] = {}
+
+    def measure(self, end: str, times: Times) -> None:
+        """Record a request that ended: `end` is "ok", or the name of an error."""
+        if end not in self._ends:
+            self._ends[end] = REQUESTS.labels(*self._labels, end)
+        self._ends[end].inc()
+        self._request_seconds.observe(times.ended - times.arrived)
+        if times.began:
+            self._queue_seconds.observe(times.began - times.arrived)
+            self._infer_seconds.observe(times.ended - times.began)
+
+    @cached_property
+    def rows(self) -> Any:
+        """The histogram of the first dimensions."""
+        return ROWS.labels(*self._labels)
+
+    @cached_property
+    def _request_seconds(self) -> Any:
+        return REQUEST_SECONDS.labels(*self._labels)
+
+    @cached_property
+    def _queue_seconds(self) -> Any:
+        return QUEUE_SECONDS.labels(*self._labels)
+
+    @cached_property
+    def _infer_seconds(self) -> Any:
+        return INFER_SECONDS.labels(*self._labels)
 
 
 class Tally:

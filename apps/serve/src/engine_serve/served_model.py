@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
-import uuid
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from kserve import InferRequest, InferResponse, Model
+from kserve.model import InferenceVerb
 
 from engine.errors import Cancelled, EngineError, InputError, TooLargeError, UnsupportedError
 from engine.plugin_api import ExecutableNetwork
@@ -55,6 +56,7 @@ class ServedModel(Model):  # type: ignore[misc]
         self.device = ",".join(network.get_metric("EXECUTION_DEVICES"))
         self._makes_batches = "BATCH_SIZES" in network.get_metric("SUPPORTED_METRICS")
         self._clock, self._tally = clock, tally
+        self._series = metrics.ModelSeries(name, self.version)
         self.ready = True
 
     @property
@@ -101,6 +103,14 @@ class ServedModel(Model):  # type: ignore[misc]
             return None
         return {int(size): count for size, count in self.network.get_metric("BATCH_SIZES").items()}
 
+    async def __call__(
+        self, body: Any, headers: Any = None, verb: InferenceVerb = InferenceVerb.PREDICT
+    ) -> tuple[InferResponse, dict[str, str]]:
+        """Run one request, as KServe's routes do, without the steps around it that KServe measures and no model has."""
+        if verb != InferenceVerb.PREDICT:
+            raise NotImplementedError(f"model `{self.name}` has no {verb.name.lower()}")
+        return await self.predict(body, headers), {}
+
     async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> InferResponse:
         """Run one request. Raises `Refused` from every `EngineError`; other errors are reported as unexpected."""
         times = Times(arrived=time.perf_counter())
@@ -127,7 +137,7 @@ class ServedModel(Model):  # type: ignore[misc]
             raise
         finally:
             times.ended = time.perf_counter()
-            self._measure(times, end)
+            self._series.measure(end, times)
 
     async def _answered(self, payload: Any, headers: Mapping[str, str] | None, times: Times) -> InferResponse:
         if not isinstance(payload, InferRequest):
@@ -172,7 +182,7 @@ class ServedModel(Model):  # type: ignore[misc]
 
     def _response(self, payload: InferRequest, result: Mapping[str, Any]) -> InferResponse:
         return InferResponse(
-            response_id=payload.id or uuid.uuid4().hex,
+            response_id=payload.id or f"{random.getrandbits(128):032x}",
             model_name=self.name,
             model_version=self.version,
             infer_outputs=output_tensors(result, payload, self._most_answer_bytes),
@@ -185,18 +195,10 @@ class ServedModel(Model):  # type: ignore[misc]
         most = self.config.max_rows
         rows = {name: value.shape[0] for name, value in inputs.items() if value.ndim}
         if rows:
-            metrics.ROWS.labels(self.name, self.version).observe(next(iter(rows.values())))
+            self._series.rows.observe(next(iter(rows.values())))
         for name, count in rows.items():
             if most is not None and count > most:
                 raise TooLargeError(
                     f"input `{name}` has {count} rows, and model `{self.name}` accepts at most {most} in a request; "
                     "divide the request, or raise `max_rows` in the model's configuration"
                 )
-
-    def _measure(self, times: Times, end: str) -> None:
-        labels = (self.name, self.version)
-        metrics.REQUESTS.labels(*labels, end).inc()
-        metrics.REQUEST_SECONDS.labels(*labels).observe(times.ended - times.arrived)
-        if times.began:
-            metrics.QUEUE_SECONDS.labels(*labels).observe(times.began - times.arrived)
-            metrics.INFER_SECONDS.labels(*labels).observe(times.ended - times.began)
