@@ -14,16 +14,19 @@ namespace {
 
 using namespace simd;
 
+// The columns of codes that are multiplied together: with several rows, and with one.
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int kRowsAtOnce = 4, kColumnsOfRows = 2;  // 24 accumulators of digits, of 32 registers
+constexpr int kRowsAtOnce = 4, kColumnsOfRows = 2, kColumnsOfRow = 4;
 constexpr int kF32Rows = 4;
 #else
-constexpr int kRowsAtOnce = 2, kColumnsOfRows = 1;
+constexpr int kRowsAtOnce = 2, kColumnsOfRows = 1, kColumnsOfRow = 2;
 constexpr int kF32Rows = 2;
 #endif
+constexpr int kMaxColumns = kColumnsOfRow;
 constexpr int kF32Columns = 4;
 // Elements of rows of f32 weights that stay in the L1 cache for all rows of x.
 constexpr std::int64_t kF32Part = 1024;
+constexpr std::int64_t kFloatsOfPage = kExpertPage / 4;
 // The rows whose products take as long as reading the weights.
 constexpr std::int64_t kFreeRowsF32 = 16, kFreeRowsCodes = 4;
 const ExpertTraits kTraits = {kVectorBytes};
@@ -152,7 +155,8 @@ float dot_stream_f32(const float* x, const float* w, std::int64_t count) {
 #pragma GCC unroll 4
     for (int a = 0; a < kAccumulators; ++a) {
       const float* at = w + i + a * kLanes;
-      if (a * kVectorBytes % 64 == 0) __builtin_prefetch(reinterpret_cast<const char*>(at) + kExpertAhead);
+      if (a == 0 && i % kFloatsOfPage == 0) __builtin_prefetch(reinterpret_cast<const char*>(at) + kExpertPagesAhead);
+      if (a * kVectorBytes % 64 == 0) __builtin_prefetch(reinterpret_cast<const char*>(at) + kExpertAhead, 0, 2);
       acc[a] = fma(load(x + i + a * kLanes), load(at), acc[a]);
     }
   }
@@ -254,6 +258,12 @@ void gather_chunk(const ExpertMatmulArgs& args, const float* x, std::int64_t cou
   }
 }
 
+// Whether the zero point of all codes, the middle of their range, is subtracted from sums of integers, which then stay
+// below 2^31: each chunk has, for each lane, the sum of the integers times it, negative; otherwise, their sum in f32.
+ENGINE_INLINE bool has_integer_starts(const ExpertMatmulArgs& args) {
+  return !args.has_zero_points && (args.bits == 4 || args.digits == 1);
+}
+
 template <int kDigits>
 void chunk_digits(const ExpertMatmulArgs& args, const float* x, std::int64_t count, float factor, char* to) {
   float values[2 * kVectorBytes];
@@ -267,14 +277,17 @@ void chunk_digits(const ExpertMatmulArgs& args, const float* x, std::int64_t cou
     const VecInt biased = biased_digits<kDigits>(integers);
     for (int d = 0; d < kDigits; ++d) store_bytes(digits + d * args.chunk + i, digit_of<kDigits>(biased, d));
   }
-  float sums[kLanes];
+  std::int32_t sums[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) {
     std::int32_t sum = 0;
     for (std::int64_t start = 4 * lane; start < args.chunk; start += kVectorBytes)
       for (int i = 0; i < 4; ++i) sum += whole[start + i];
-    sums[lane] = static_cast<float>(sum);
+    sums[lane] = sum;
   }
-  std::memcpy(to, sums, sizeof sums);
+  if (has_integer_starts(args))
+    store_ints(reinterpret_cast<std::int32_t*>(to), load_ints(sums) * (args.bits == 4 ? -8 : -128));
+  else
+    store(reinterpret_cast<float*>(to), to_floats(load_ints(sums)));
 }
 
 void expert_digits(const void* raw_args, void* const* buffers, const KernelContext& context) {
@@ -325,6 +338,27 @@ struct Factors {
   Vec scale, zero_point;
 };
 
+// The zero points of a chunk's blocks, from block `first` on, for its lanes.
+template <int kBits>
+ENGINE_INLINE Vec zero_points_in_chunk(const ExpertMatmulArgs& args, const Column& column, std::int64_t first,
+                                       VecInt in_chunk) {
+  constexpr std::int64_t kOfWord = 32 / kBits;
+  if (args.in_chunk <= kOfWord) {  // they begin with a byte, since there are two or more
+    const std::int64_t at = first * kBits / 8, rest = args.row_zero_points - at;
+    std::uint32_t word = 0;
+    if (rest >= 4)
+      std::memcpy(&word, column.zero_points + at, sizeof word);
+    else
+      for (std::int64_t i = 0; i < rest; ++i) word |= std::uint32_t{column.zero_points[at + i]} << (8 * i);
+    const VecBits shifted = (VecBits{} + word) >> (VecBits)(in_chunk * kBits);
+    return to_floats((VecInt)shifted & ((1 << kBits) - 1));
+  }
+  Vec found = zero();
+  const std::int64_t count = min64(args.blocks - first, args.in_chunk);
+  for (std::int64_t i = 0; i < count; ++i) found[i] = zero_point_of<kBits>(column, first + i);
+  return ENGINE_SHUFFLE(found, in_chunk);
+}
+
 // The scales and zero points of the lanes of a chunk, whose first block is `first`.
 template <int kBits, ExpertBlocks kLayout>
 ENGINE_INLINE Factors factors_of(const ExpertMatmulArgs& args, const Column& column, std::int64_t chunk,
@@ -334,13 +368,8 @@ ENGINE_INLINE Factors factors_of(const ExpertMatmulArgs& args, const Column& col
   Vec scale = zero(), zero_point = broadcast(kBits == 4 ? 8.0f : 128.0f);
   if constexpr (kLayout == ExpertBlocks::kInChunks) {
     const std::int64_t rest = args.blocks - first;
-    __builtin_prefetch(column.scales + first + args.scales_ahead);
     scale = rest >= kLanes ? load(column.scales + first) : load_partial(column.scales + first, rest, zero());
-    if (column.zero_points) {
-      const std::int64_t count = min64(rest, args.in_chunk);
-      for (std::int64_t i = 0; i < count; ++i) zero_point[i] = zero_point_of<kBits>(column, first + i);
-      zero_point = ENGINE_SHUFFLE(zero_point, in_chunk);
-    }
+    if (column.zero_points) zero_point = zero_points_in_chunk<kBits>(args, column, first, in_chunk);
     return {ENGINE_SHUFFLE(scale, in_chunk), zero_point};
   }
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -351,33 +380,53 @@ ENGINE_INLINE Factors factors_of(const ExpertMatmulArgs& args, const Column& col
   return {scale, zero_point};
 }
 
-// The sums of integers from those of their digits. With codes of 4 bits, those of a lane are below 2^30.
+// The sums of the integers of a chunk, as f32: of their digits with codes. `x` has the digits, `start` what is added.
 template <int kBits, int kDigits>
-ENGINE_INLINE Vec sum_of_digits(const VecInt (&digits)[kDigits]) {
-  if constexpr (kDigits == 1) return to_floats(digits[0]);
-  if constexpr (kBits == 4) return to_floats((((digits[0] << 8) + digits[1]) << 8) + digits[2]);
-  return fma(fma(to_floats(digits[0]), broadcast(256.0f), to_floats(digits[1])), broadcast(256.0f),
-             to_floats(digits[2]));
+ENGINE_INLINE Vec sums_of_chunk(const VecInt (&codes)[2], const std::uint8_t* x, VecInt start) {
+  constexpr std::int64_t kChunk = kVectorBytes * 8 / kBits;
+  const auto add = [&](int digit, VecInt sum) {
+    const std::uint8_t* digits = x + digit * kChunk;
+    sum = dot_bytes<kBits == 4>(codes[0], load_byte_quads(digits), sum);
+    if constexpr (kBits == 4) sum = dot_bytes<true>(codes[1], load_byte_quads(digits + kVectorBytes), sum);
+    return sum;
+  };
+  if constexpr (kDigits == 1) return to_floats(add(0, start));
+  const VecInt high = add(1, add(0, VecInt{}) << 8);
+  if constexpr (kBits == 4) return to_floats((high << 8) + add(2, start));  // below 2^30
+  return fma(to_floats(high), broadcast(256.0f), to_floats(add(2, start)));
 }
 
-// The sums of kRows rows of x, as digits, with kColumns rows of codes.
+// Prefetches `kLines` cache lines. In the order of their addresses, since the hardware reads ahead of such a sequence,
+// and has more reads under way than a core's own: columns are multiplied together, but their codes arrive one by one.
+template <int kLines>
+ENGINE_INLINE void prefetch_lines(const char*& from) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kLines; ++i) __builtin_prefetch(from + 64 * i, 0, 2);
+  from += 64 * kLines;
+}
+
+// The sums of kRows rows of x, as digits, with kColumns rows of codes, one behind the other.
 template <int kBits, int kDigits, ExpertBlocks kLayout, int kRows, int kColumns>
 void dot_codes(const ExpertMatmulArgs& args, const Column* columns, const char* const* rows, float* sums) {
   constexpr std::int64_t kChunk = kVectorBytes * 8 / kBits;
-  constexpr int kHalves = kBits == 4 ? 2 : 1;
   const VecInt in_chunk = load_ints(args.lane_blocks);
+  const bool has_starts = has_integer_starts(args);
   Vec y[kRows][kColumns] = {};
   const char* x[kRows];
   for (int r = 0; r < kRows; ++r) x[r] = rows[r] + kExpertDigitsAt;
+  const char* codes_ahead =
+      reinterpret_cast<const char*>(columns[0].codes) + kExpertAhead + kColumns * args.row_weights;
+  const char* scales_ahead =
+      reinterpret_cast<const char*>(columns[0].scales + args.scales_ahead + kColumns * args.blocks);
   std::int64_t block = 0, in_block = 0;  // of the chunk: its first block; chunks of this block before it
   for (std::int64_t chunk = 0; chunk < args.chunks; ++chunk) {
     const std::int64_t at = chunk * kVectorBytes, rest = args.row_weights - at;
-    VecInt acc[kRows][kColumns][kDigits] = {};
+    if (at % 64 == 0) prefetch_lines<kColumns>(codes_ahead);
+    if (in_block == 0 && block % 16 < args.in_chunk) prefetch_lines<kColumns>(scales_ahead);
 #pragma GCC unroll 4
     for (int c = 0; c < kColumns; ++c) {
       VecInt packed;
       if (rest >= kVectorBytes) {
-        __builtin_prefetch(columns[c].codes + at + kExpertAhead);
         packed = load_byte_quads(columns[c].codes + at);
       } else {  // the activations behind the end are zero
         alignas(kVectorBytes) std::uint8_t last[kVectorBytes] = {};
@@ -389,25 +438,18 @@ void dot_codes(const ExpertMatmulArgs& args, const Column* columns, const char* 
         codes[0] = packed & 0x0f0f0f0f;
         codes[1] = (VecInt)((VecBits)packed >> 4) & 0x0f0f0f0f;
       }
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const std::uint8_t* digits = reinterpret_cast<const std::uint8_t*>(x[r]) + kVectorBytes;
-#pragma GCC unroll 3
-        for (int d = 0; d < kDigits; ++d)
-#pragma GCC unroll 2
-          for (int h = 0; h < kHalves; ++h)
-            acc[r][c][d] =
-                dot_bytes<kBits == 4>(codes[h], load_byte_quads(digits + d * kChunk + h * kVectorBytes), acc[r][c][d]);
-      }
-    }
-#pragma GCC unroll 4
-    for (int c = 0; c < kColumns; ++c) {
       const Factors factors = factors_of<kBits, kLayout>(args, columns[c], chunk, block, in_chunk);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
-        const Vec sums_of_x = load(reinterpret_cast<const float*>(x[r]));
-        const Vec total = fma(-factors.zero_point, sums_of_x, sum_of_digits<kBits, kDigits>(acc[r][c]));
-        y[r][c] = fma(total, factors.scale, y[r][c]);
+        const std::uint8_t* digits = reinterpret_cast<const std::uint8_t*>(x[r]) + kVectorBytes;
+        if (has_starts) {
+          const VecInt start = load_ints(reinterpret_cast<const std::int32_t*>(x[r]));
+          y[r][c] = fma(sums_of_chunk<kBits, kDigits>(codes, digits, start), factors.scale, y[r][c]);
+        } else {
+          const Vec of_x = load(reinterpret_cast<const float*>(x[r]));
+          const Vec of_codes = sums_of_chunk<kBits, kDigits>(codes, digits, VecInt{});
+          y[r][c] = fma(fma(-factors.zero_point, of_x, of_codes), factors.scale, y[r][c]);
+        }
       }
     }
     for (int r = 0; r < kRows; ++r) x[r] += kVectorBytes + kDigits * kChunk;
@@ -435,9 +477,10 @@ struct Product {
 
 template <int kBits, int kDigits, ExpertBlocks kLayout>
 Product pick_rows(std::int64_t rows, std::int64_t columns) {
-  constexpr int kMore = kColumnsOfRows;
+  constexpr int kMore = kColumnsOfRows, kMost = kColumnsOfRow;
   if (rows > 2 && columns >= kMore) return {dot_codes<kBits, kDigits, kLayout, kRowsAtOnce, kMore>, kRowsAtOnce, kMore};
   if (rows == 2 && columns >= kMore) return {dot_codes<kBits, kDigits, kLayout, 2, kMore>, 2, kMore};
+  if (rows == 1 && columns >= kMost) return {dot_codes<kBits, kDigits, kLayout, 1, kMost>, 1, kMost};
   return {dot_codes<kBits, kDigits, kLayout, 1, 1>, 1, 1};
 }
 
@@ -473,16 +516,16 @@ ENGINE_NOINLINE float dot_plainly(const ExpertMatmulArgs& args, const Column& co
   return sum;
 }
 
-// `columns` columns of expert e from `column` on, for `count` of its rows, of which the product computes as many or
-// more.
+// As many columns of expert e from `column` on as the product computes, for `count` of its rows, of which the product
+// computes as many or more.
 void store_product(const ExpertMatmulArgs& args, const Operands& of, const Product& product, std::int64_t e,
                    std::int64_t column, const std::int64_t* rows, std::int64_t count) {
   const char* digits[kRowsAtOnce];
   for (std::int64_t r = 0; r < product.rows; ++r)  // three rows are computed as four
     digits[r] = of.digits + x_row(args, rows[min64(r, count - 1)]) * args.digit_row;
-  Column columns[kColumnsOfRows];
+  Column columns[kMaxColumns];
   for (std::int64_t c = 0; c < product.columns; ++c) columns[c] = column_of(args, of, e * args.n + column + c);
-  float sums[kRowsAtOnce * kColumnsOfRows];
+  float sums[kRowsAtOnce * kMaxColumns];
   product.run(args, columns, digits, sums);
   for (std::int64_t r = 0; r < count; ++r)
     for (std::int64_t c = 0; c < product.columns; ++c) {
@@ -494,20 +537,11 @@ void store_product(const ExpertMatmulArgs& args, const Operands& of, const Produ
     }
 }
 
-// Columns [first, end) of expert e for one row.
-void row_of_codes(const ExpertMatmulArgs& args, const Operands& of, std::int64_t e, std::int64_t first,
-                  std::int64_t end, std::int64_t row) {
-  const DotCodes dot = pick_product(args, 1, 1).run;
-  const std::int64_t from = x_row(args, row);
-  const char* digits = of.digits + from * args.digit_row;
-  float* y = of.y + row * args.n;
-  for (std::int64_t n = first; n < end; ++n) {
-    const Column column = column_of(args, of, e * args.n + n);
-    float sum;
-    dot(args, &column, &digits, &sum);
-    if (sum != sum) sum = (args.bits == 4 ? dot_plainly<4> : dot_plainly<8>)(args, column, of.x + from * args.k);
-    y[n] = sum + (of.bias ? of.bias[e * args.n + n] : 0.0f);
-  }
+// Reads a byte of each page whose codes and scales are read soon: translating its address takes longer than reading.
+void touch_pages(const ExpertMatmulArgs& args, const Column& first, std::int64_t columns) {
+  const std::uint8_t* codes = first.codes + kExpertPagesAhead;
+  for (std::int64_t i = 0; i < columns * args.row_weights; i += kExpertPage) __builtin_prefetch(codes + i);
+  __builtin_prefetch(first.scales + kExpertPage / 4);
 }
 
 // Columns [first, end) of expert e: the codes of a few columns stay in cache for all rows.
@@ -516,9 +550,9 @@ void columns_of_codes(const ExpertMatmulArgs& args, const Operands& of, std::int
   const std::int64_t last = of.offsets[e + 1];
   for (std::int64_t at = of.offsets[e]; at < last;) {
     const std::int64_t count = min64(kRowsAtOnce, last - at);
-    if (count == 1) return row_of_codes(args, of, e, first, end, of.rows[at]);
     for (std::int64_t column = first; column < end;) {
       const Product product = pick_product(args, count, end - column);
+      if (at == of.offsets[e]) touch_pages(args, column_of(args, of, e * args.n + column), product.columns);
       for (std::int64_t r = 0; r < count; r += product.rows)
         store_product(args, of, product, e, column, of.rows + at + r, min64(product.rows, count - r));
       column += product.columns;

@@ -18,6 +18,8 @@ namespace engine {
 
 // How far ahead of their use weights are prefetched, in bytes: the hardware does not read across pages.
 constexpr std::int64_t kExpertAhead = 4096;
+// Weights are in the small pages of a file. How far ahead a page is touched, so that its address is known by then.
+constexpr std::int64_t kExpertPage = 4096, kExpertPagesAhead = 3 * kExpertPage;
 constexpr int kExpertDigits = 3;
 constexpr int kExpertLanes = 16;              // of the largest vector register
 constexpr std::int64_t kExpertDigitsAt = 64;  // of a row of x, behind its unit

@@ -137,7 +137,7 @@ void multiplies_numbers(const Target& target) {
 void multiplies_codes(const Target& target) {
   for (const std::int64_t bits : {4, 8})
     for (const bool has_zero_points : {false, true})
-      for (const std::int64_t block : {0, 16, 32, 24, 48, 128, 256})
+      for (const std::int64_t block : {0, 8, 16, 32, 24, 48, 128, 256})
         for (const std::int64_t k : {2, 48, 130, 300}) {
           check(target, {3, 2, 1, 4, 5, k, bits, block, has_zero_points});
           check(target, {9, 2, 2, 3, 19, k, bits, block, has_zero_points, false});
