@@ -13,7 +13,7 @@ from engine.errors import Cancelled, DeviceError, EngineError, InputError, OutOf
 from engine.generation import Adapter, Draft, Generator, PromptLookup, Sampling, Scheduler
 from engine.generation.batch_speculation import BatchSpeculation
 from engine.generation.speculation import best_count
-from engine.passes import LastPosition, MakeAdaptable, MakeStateful
+from engine.passes import MakeAdaptable, MakeStateful
 from engine.runtime import GrowingSet
 from tests.genai_decoders import Decoder
 from tests.test_adapters import adapter
@@ -37,7 +37,6 @@ def adaptable(device: str) -> Any:
         if "lora" in each.friendly_name or each.friendly_name == "adapter_mask"
     }
     model.reshape(shapes)
-    LastPosition(count=6).run_on_model(model)
     return core.compile_model(model, device)
 
 
