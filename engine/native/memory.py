@@ -8,6 +8,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
     Array: TypeAlias = np.ndarray[Any, Any]
@@ -58,12 +60,16 @@ class WeightMemory:
         return chunk[start : start + nbytes]
 
 
-def empty_huge(nbytes: int) -> Array:
-    """Return uninitialised bytes, in huge pages if there are many and the system has them. Raises MemoryError."""
-    return empty_aligned(nbytes) if nbytes < _SMALL else _huge_block(nbytes)
+def empty_huge(nbytes: int, ranges: Sequence[tuple[int, int]] | None = None) -> Array:
+    """Return uninitialised bytes, in huge pages if there are many and the system has them. Raises MemoryError.
+
+    With `ranges`, each the first byte and the one behind the last, only these are in huge pages: a huge page is used as
+    a whole by the first byte that is written.
+    """
+    return empty_aligned(nbytes) if nbytes < _SMALL else _huge_block(nbytes, ranges)
 
 
-def _huge_block(nbytes: int) -> Array:
+def _huge_block(nbytes: int, ranges: Sequence[tuple[int, int]] | None = None) -> Array:
     """A separate mapping, in huge pages as far as whole ones fit and the system grants them."""
     import mmap
 
@@ -78,5 +84,8 @@ def _huge_block(nbytes: int) -> Array:
         raise MemoryError(f"cannot allocate {nbytes} bytes") from error
     start = -np.frombuffer(pages, np.uint8).ctypes.data % _HUGE_PAGE
     with contextlib.suppress(OSError):  # the system has no huge pages
-        pages.madvise(mmap.MADV_HUGEPAGE, start, nbytes // _HUGE_PAGE * _HUGE_PAGE)
+        for first, end in [(0, nbytes)] if ranges is None else ranges:
+            first += -first % _HUGE_PAGE
+            if (count := (end - first) // _HUGE_PAGE) > 0:
+                pages.madvise(mmap.MADV_HUGEPAGE, start + first, count * _HUGE_PAGE)
     return np.frombuffer(pages, np.uint8, nbytes, start)

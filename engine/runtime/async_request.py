@@ -490,6 +490,9 @@ class AsyncInferRequest(Participant):
     def load(self, source: str | os.PathLike[str] | bytes | BinaryIO) -> None:
         """Set all variables to what `save` wrote, in this process or another, on this device or another.
 
+        A path is mapped until the next inference: if another process truncates the file before, this process is killed.
+        `save` replaces files, and truncates none.
+
         Raises `Busy`, `BlobError` if the file is damaged, and `StateError` if it is the state of another model; all
         leave the values unchanged.
         """

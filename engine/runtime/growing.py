@@ -16,13 +16,21 @@ from engine.errors import OutOfMemoryError
 from engine.startup import dataclass
 
 Array = NDArray[Any]
-Allocate = Callable[[int], Array]
-"""Returns this many uninitialised bytes. Raises MemoryError."""
+Ranges = Sequence[tuple[int, int]]
+Allocate = Callable[[int, Ranges | None], Array]
+"""Returns this many uninitialised bytes, of which these ranges, or all, are expected to be used. Raises MemoryError."""
 
 _MIN_ROOM: Final = 64
 _LINE: Final = 64
 _SMALL_BYTES: Final = 1 << 22
 """A block of fewer bytes is copied at once when its room is used up."""
+_RESERVED_BYTES: Final = 4 << 20
+"""If values have so many bytes on average, addresses for all positions up to their bound are reserved, so that they are
+never copied. Addresses take no memory, except for the rest of a huge page, which is as large as small values are."""
+_RESERVED_ROOM: Final = 8
+"""The room without a bound, in lengths."""
+_COPIED: Final = 1024
+"""Positions that are encoded at a time."""
 _PRUNED: Final = 16
 """Freed sets of a block are removed from its list whenever the list has this many."""
 _lock = threading.Lock()
@@ -41,10 +49,13 @@ class RowFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GrowingForm:
-    """The form of a growing value: the dimension that grows, which is not the last one, and how elements are kept."""
+    """The form of a growing value: the dimension that grows, which is not the last one, how elements are kept, and the
+    most positions if they are known.
+    """
 
     axis: int
     row_format: RowFormat | None = None
+    bound: int | None = None
 
 
 class GrowingSet:
@@ -71,18 +82,16 @@ class GrowingSet:
     def of(cls, arrays: Sequence[Array], forms: Sequence[GrowingForm], allocate: Allocate | None = None) -> GrowingSet:
         """A copy of arrays, which must have the same length. Raises `OutOfMemoryError`."""
         turned = [np.moveaxis(array, form.axis, 0) for array, form in zip(arrays, forms, strict=True)]
-        kept = [
-            each if form.row_format is None else form.row_format.encode(each)
-            for each, form in zip(turned, forms, strict=True)
-        ]
+        none = [_kept(each[:0], form) for each, form in zip(turned, forms, strict=True)]
         values = [
             _Value(form, array.shape, array.dtype, each.shape[1:], each.dtype)
-            for form, array, each in zip(forms, arrays, kept, strict=True)
+            for form, array, each in zip(forms, arrays, none, strict=True)
         ]
         (length,) = {len(each) for each in turned}
         block = _Block.of(values, length, allocate or _ordinary)
-        for part, each in zip(block.arrays, kept, strict=True):
-            part[:length] = each
+        for part, each, form in zip(block.arrays, turned, forms, strict=True):
+            for start in range(0, length, _COPIED):  # since encoding takes several times the memory of what it gives
+                part[start : min(start + _COPIED, length)] = _kept(each[start : start + _COPIED], form)
         return cls(block, length)
 
     @classmethod
@@ -271,13 +280,17 @@ class _Block:
 
     __slots__ = ("_copied", "_next", "_sets", "_used", "allocate", "arrays", "room", "values")
 
-    def __init__(self, values: list[_Value], room: int, allocate: Allocate) -> None:
+    def __init__(self, values: list[_Value], room: int, allocate: Allocate, used: int | None = None) -> None:
+        """Memory for `room` positions, of which `used`, or all, are expected to be used."""
         self.values, self.room, self.allocate = values, room, allocate
         sizes = [room * value.position_bytes for value in values]
         starts = [0]
         for size in sizes:
             starts.append(starts[-1] + size + -size % _LINE)
-        memory = allocate(starts[-1])
+        ranges = None
+        if used is not None:
+            ranges = [(at, at + used * value.position_bytes) for at, value in zip(starts, values, strict=False)]
+        memory = allocate(starts[-1], ranges)
         self.arrays = [
             memory[start : start + size].view(value.kept_dtype).reshape(room, *value.kept)
             for start, size, value in zip(starts, sizes, values, strict=False)
@@ -289,13 +302,22 @@ class _Block:
 
     @classmethod
     def of(cls, values: list[_Value], length: int, allocate: Allocate, *, has_room: bool = True) -> _Block:
-        """A block for twice the length, or only for the length; its memory is used as it is written."""
-        for room in (max(2 * length, _MIN_ROOM), length) if has_room else (length,):
+        """A block for a length and further positions, or only for the length; its memory is used as it is written."""
+        each = sum(value.position_bytes for value in values)
+        bounds = [value.form.bound for value in values]
+        bound = None if None in bounds else max((x for x in bounds if x is not None), default=None)
+        double = max(2 * length, _MIN_ROOM)
+        attempts: list[tuple[int, int | None]] = [(length, None)]
+        if has_room:
+            attempts.insert(0, (double, None))
+            if length * each >= len(values) * _RESERVED_BYTES:
+                reserved = _RESERVED_ROOM * length if bound is None else max(bound, length)
+                attempts.insert(0, (reserved, length))
+        for room, used in attempts:
             try:
-                return cls(values, room, allocate)
+                return cls(values, room, allocate, used)
             except (MemoryError, ValueError, OverflowError) as e:
                 error = e
-        each = sum(value.position_bytes for value in values)
         raise OutOfMemoryError(
             f"not enough memory for {length} positions of {len(values)} variables, {each} bytes for each position; the "
             "request keeps the values that it had"
@@ -311,6 +333,8 @@ class _Block:
         self._copied = min(self._copied, known)  # others may have been written since, behind a shorter set
         if length == known or 4 * length < 3 * self.room or self.room * self._position_bytes < _SMALL_BYTES:
             return
+        if all(value.form.bound is not None and value.form.bound <= self.room for value in self.values):
+            return  # it is never used up
         if self._next is None:
             try:
                 made = _Block.of(self.values, self.room, self.allocate)
@@ -369,5 +393,10 @@ class _Block:
         return [found for known in self._sets if (found := known()) is not None]
 
 
-def _ordinary(nbytes: int) -> Array:
+def _kept(array: Array, form: GrowingForm) -> Array:
+    """An array whose first dimension grows, as its elements are kept."""
+    return array if form.row_format is None else form.row_format.encode(array)
+
+
+def _ordinary(nbytes: int, _: Ranges | None) -> Array:
     return np.empty(nbytes, np.uint8)

@@ -60,27 +60,31 @@ def write_state(target: StateTarget, identity: str, values: Mapping[str, Held | 
 def read_state(source: str | os.PathLike[str] | bytes | BinaryIO, identity: str, network: str) -> dict[str, Any]:
     """The values of variables in a file.
 
+    A path is mapped, and values are read-only, so that a device does not have them in memory beside what it makes of
+    them at the next inference.
+
     Raises `BlobError` if it is damaged or cannot be read, `StateError` if it is not the state of this model.
     """
-    reader = BlobReader(source)
+    is_mapped = isinstance(source, (str, os.PathLike))
+    reader = BlobReader(source, mmap=is_mapped)
     metadata = reader.manifest.metadata
     if metadata.get("kind") != _KIND or metadata.get("version") != _VERSION:
         raise StateError(f"{network}: the file is not the state of a request; it is a blob for a device")
     if metadata.get("model_identity") != identity:
         raise StateError(f"{network}: the file is the state of a request of another model")
     try:
-        return {str(each["name"]): _value(reader, each) for each in metadata["values"]}
+        return {str(each["name"]): _value(reader, each, is_mapped=is_mapped) for each in metadata["values"]}
     except BlobError:
         raise
     except (ModelError, KeyError, TypeError, ValueError, AttributeError) as e:
         raise BlobFormatError(f"{network}: the state's description of its values is malformed: {e!r}") from e
 
 
-def _value(reader: BlobReader, described: Mapping[str, Any]) -> Array | None:
+def _value(reader: BlobReader, described: Mapping[str, Any], *, is_mapped: bool) -> Array | None:
     if described.get("initial"):
         return None
     dtype = ElementType.parse(described["type"]).numpy
     if dtype.hasobject:
         raise TypeError("a variable of text")
-    # A copy: the section is read-only, and keeps the whole file in memory.
-    return np.frombuffer(reader.section(described["section"]), dtype).reshape(described["shape"]).copy()
+    value = np.frombuffer(reader.section(described["section"]), dtype).reshape(described["shape"])
+    return value if is_mapped else value.copy()  # a buffer is the caller's, who may change it

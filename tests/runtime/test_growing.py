@@ -145,6 +145,24 @@ def run_actions(actions: list[tuple[int, int, str]]) -> None:
             np.testing.assert_array_equal(arrays_of(held)[0], wanted)
 
 
+@pytest.mark.parametrize("bound", [None, 5000])
+def test_large_values_are_not_copied_up_to_their_bound(monkeypatch: pytest.MonkeyPatch, bound: int | None) -> None:
+    """A copy of a long past would take its memory twice."""
+    monkeypatch.setattr(growing, "_RESERVED_BYTES", 1000)
+    given: list[Any] = []
+
+    def allocate(nbytes: int, ranges: Any) -> Any:
+        given.append(ranges)
+        return np.empty(nbytes, np.uint8)
+
+    values = GrowingSet.of([np.zeros((700, 2)), np.zeros((700, 3))], [GrowingForm(0, bound=bound)] * 2, allocate)
+    for _ in range(34):  # to 4100: before three quarters of a room without a bound
+        values = appended(values, np.ones((100, 2)), np.ones((100, 3)))
+    (ranges,) = given
+    assert [end - start for start, end in ranges] == [700 * 16, 700 * 24]  # what is used at once
+    assert len(values.blocks[0]) == (bound or 5600)
+
+
 def test_memory_that_cannot_grow_is_a_typed_error_and_leaves_the_value() -> None:
     values = made(np.ones((2, 2)), np.ones((2, 3)))
     with pytest.raises(OutOfMemoryError, match=r"not enough memory for \d+ positions of 2 variables"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,14 @@ def test_values_come_back_and_may_be_written_to() -> None:
     assert found["fresh"] is None
     np.testing.assert_array_equal(found["kept"], VALUES["kept"], strict=True)
     found["kept"][:] = 1
+
+
+def test_a_loaded_state_does_not_change_with_its_file(tmp_path: Path) -> None:
+    """Its values are those of the mapped file, which the next save replaces."""
+    write_state(tmp_path / "state", "model", VALUES)
+    found = read_state(tmp_path / "state", "model", "network")
+    write_state(tmp_path / "state", "model", {"kept": np.zeros((1, 2, 3), np.float32), "fresh": None})
+    np.testing.assert_array_equal(found["kept"], VALUES["kept"], strict=True)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,10 @@ class Recording:
                 OutputForm(value.name, value.node.friendly_name, value.element_type.numpy, value.shape.get_shape())
                 for value in lowered.outputs
             ),
-            tuple(Appended(each.parameter, each.result, GrowingForm(each.axis, _kept_format(each))) for each in states),
+            tuple(
+                Appended(each.parameter, each.result, GrowingForm(each.axis, _kept_format(each), each.bound))
+                for each in states
+            ),
             tuple(each.count for each in states),
             len(results),
             any(each.is_assumed for each in states),

@@ -37,6 +37,7 @@ class InPlace:
         format: how its memory keeps rows of keys and values.
         casts: for a variable that is not f32, the values of the input and of the output, with `past` and `present`.
         prolonged: `past` with room for what is written at positions that the model computes; None if it is appended.
+        bound: the most positions; None if it is not known.
     """
 
     parameter: int
@@ -47,6 +48,7 @@ class InPlace:
     format: CacheFormat
     casts: tuple[tuple[Output, Output], ...] = ()
     prolonged: Output | None = None
+    bound: int | None = None
 
     @property
     def is_assumed(self) -> bool:
@@ -122,7 +124,7 @@ def _found(graph: Model, parameters: dict[str, int], results: dict[str, int], wa
             continue
         (reader,) = past.target_inputs
         casts = tuple((port, value) for port, value in zip(ports, (past, present), strict=True) if port != value)
-        found = InPlace(index, result, past, present, variable.axis, kept, casts)
+        found = InPlace(index, result, past, present, variable.axis, kept, casts, bound=variable.bound)
         if _appends(reader, present, variable.axis):
             yield found
         elif _prolongs(reader, present, variable.axis):
