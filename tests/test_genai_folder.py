@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineError, ModelReadError, UnsupportedError
-from engine.generation import Sampling, read_genai_folder
+from engine.generation import BeamSearch, Sampling, read_genai_folder
 
 
 def config() -> dict[str, Any]:
@@ -83,6 +83,16 @@ def test_settings_of_draws(tmp_path: Path) -> None:
     assert read_genai_folder(written(tmp_path, drawing)).sampling.seed is None
 
 
+def test_settings_of_beams(tmp_path: Path) -> None:
+    several = changed("search.num_beams", 4)
+    assert read_genai_folder(written(tmp_path, several)).beams == BeamSearch(4, 1.0, early_stopping=True)
+    several["search"] |= {"length_penalty": 0.5, "early_stopping": "never"}
+    assert read_genai_folder(written(tmp_path, several)).beams == BeamSearch(4, 0.5, early_stopping="never")
+    several["search"]["do_sample"] = True
+    with pytest.raises(UnsupportedError, match=r"`search\.do_sample` is set, and `search\.num_beams` is 4"):
+        read_genai_folder(written(tmp_path, several))
+
+
 def test_what_may_be_left_out(tmp_path: Path) -> None:
     found = read_genai_folder(written(tmp_path, {"model": {"decoder": {}}}))
     assert (found.names, found.stop_tokens, found.max_length, found.sampling) == ({}, (), None, Sampling())
@@ -130,6 +140,8 @@ def test_other_names(tmp_path: Path) -> None:
         ("model.eos_token_id", True, "`model.eos_token_id` is True; expected"),
         ("model.context_length", 10**30, "`model.context_length` is 1000000000000000000000000000000; expected"),
         ("search.max_length", 0, "`search.max_length` is 0; expected a whole number from 1"),
+        ("search.num_beams", 0, "`search.num_beams` is 0; expected a whole number from 1"),
+        ("search.early_stopping", "soon", "`search.early_stopping` is 'soon'; expected true, false or \"never\""),
         ("search.do_sample", "yes", "`search.do_sample` is 'yes'; expected true or false"),
         ("search.temperature", "hot", "`search.temperature` is 'hot'; expected a number"),
         (
@@ -155,7 +167,7 @@ def test_nonsense(where: str, value: Any, words: str, tmp_path: Path) -> None:
         ("model.encoder", {}, "`model.encoder` is a further part of the model"),
         ("model.decoder.pipeline", [], "`model.decoder.pipeline` has several models"),
         ("model.decoder.inputs", {"inputs_embeds": "inputs_embeds"}, "inputs_embeds`, which another model computes"),
-        ("search.num_beams", 4, "`search.num_beams` is 4, which the engine does not have; expected 1"),
+        ("search.num_return_sequences", 4, "`search.num_return_sequences` is 4, which the engine does not have"),
         ("search.min_length", 10, "`search.min_length` is 10, which the engine does not have; expected 0"),
         ("search.no_repeat_ngram_size", "2", "`search.no_repeat_ngram_size` is '2'"),
     ],

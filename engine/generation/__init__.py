@@ -5,6 +5,7 @@ from engine.generation.beam_search import BeamSearch, Hypothesis
 from engine.generation.constraint import Constraint
 from engine.generation.cross_states import with_cross_states
 from engine.generation.encoder_decoder import EncoderDecoder
+from engine.generation.encoder_decoder_folder import EncoderDecoderFolder, read_encoder_decoder_folder
 from engine.generation.genai_folder import GenaiFolder, read_genai_folder
 from engine.generation.generator import Generator
 from engine.generation.log_probabilities import TokenLogProbabilities
@@ -22,6 +23,7 @@ __all__ = [
     "Constraint",
     "Draft",
     "EncoderDecoder",
+    "EncoderDecoderFolder",
     "GenaiFolder",
     "GenerationTimes",
     "Generator",
@@ -37,6 +39,7 @@ __all__ = [
     "Tokenizer",
     "measure_generation",
     "read_adapter",
+    "read_encoder_decoder_folder",
     "read_genai_folder",
     "read_tokenizer",
     "with_cross_states",

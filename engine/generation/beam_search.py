@@ -27,6 +27,9 @@ class _Beams(Protocol):
     @property
     def tokens(self) -> list[list[int]]: ...
 
+    @property
+    def forbidden_tokens(self) -> list[int]: ...
+
     def fork(self) -> Self: ...
 
     def logits(self) -> Array: ...
@@ -135,7 +138,9 @@ class BeamSearch:
         if (scores == np.inf).any():
             raise InputError("a logit is infinite, so that the sequences of a beam search cannot be compared")
         scores -= scores.max(axis=1, keepdims=True)
-        scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        with np.errstate(invalid="ignore"):  # exp(-inf) is 0
+            scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        scores[:, run.forbidden_tokens] = -np.inf
         sampling = run.sampling
         if not sampling.changes_scores:
             return scores

@@ -12,7 +12,7 @@ from engine.errors import InputError
 from engine.generation.batch import Batch
 from engine.generation.cross_inputs import CrossInputs, taken
 from engine.generation.generator import Generator
-from engine.generation.roles import IDS, MASK, Tokens, checked_rows, largest_token
+from engine.generation.roles import IDS, MASK, Tokens, checked_rows, checked_stop_tokens, largest_token
 from engine.generation.sampling import Sampling
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 
@@ -34,6 +34,7 @@ class EncoderDecoder(Generator):
             decoder's `encoder_attention_mask`.
         decoder: the compiled decoder, with variables for the keys and values of its own tokens.
         cross: the encoder's output for inputs of the decoder, where the names differ.
+        begin_suppress_tokens: these are not generated directly behind the prompt, as in transformers.
         sampling, stop_tokens, names, checkpoints: as for a `Generator`; `names` are those of the decoder.
 
     Raises `InputError` as a `Generator` does, and if an input of the decoder is no output of the encoder, or has
@@ -49,6 +50,7 @@ class EncoderDecoder(Generator):
         stop_tokens: Collection[int] = (),
         names: Mapping[str, str] | None = None,
         cross: Mapping[str, str] | None = None,
+        begin_suppress_tokens: Collection[int] = (),
         checkpoints: int = 0,
     ) -> None:
         self._encoder = encoder
@@ -60,7 +62,13 @@ class EncoderDecoder(Generator):
         """The row of each sequence."""
         self._taken = _NOTHING
         """These rows."""
+        self._first_length = 0
+        """The number of tokens of the prompt."""
         super().__init__(decoder, sampling, stop_tokens=stop_tokens, names=names, checkpoints=checkpoints)
+        suppressed = sorted(checked_stop_tokens(begin_suppress_tokens, "begin_suppress_tokens"))
+        if suppressed and (suppressed[0] < 0 or (self.vocabulary is not None and suppressed[-1] >= self.vocabulary)):
+            raise InputError(f"begin_suppress_tokens has {suppressed!r:.80}; expected tokens of the model")
+        self._begin_suppress_tokens = suppressed
 
     @property
     def encoder_request(self) -> AsyncInferRequest:
@@ -95,6 +103,18 @@ class EncoderDecoder(Generator):
         if self._encoded:
             self._rows = list(range(len(next(iter(self._encoded.values())))))
             self._taken = self._encoded
+
+    def append(self, tokens: Tokens) -> None:
+        """Append tokens to the sequence, or to each sequence of a batch: see `Generator.append`."""
+        super().append(tokens)
+        if self._sequences is not None and not self._sequences.computed:
+            self._first_length = self._sequences.length
+
+    @property
+    def forbidden_tokens(self) -> list[int]:
+        """The tokens that are not chosen next: `begin_suppress_tokens` behind the prompt."""
+        is_first = self._sequences is not None and self._sequences.length == self._first_length
+        return self._begin_suppress_tokens if is_first else []
 
     def fork(self) -> EncoderDecoder:
         """A generator that continues from the same tokens and the same encoded inputs; `encode` of one does not change

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os.path
-from collections.abc import Callable, Collection, Mapping
-from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
 
-from engine.errors import EngineError, ModelReadError, UnsupportedError
+from engine.errors import UnsupportedError
+from engine.generation.beam_search import BeamSearch
+from engine.generation.config_file import (
+    ConfigTable,
+    beams_of,
+    file_of,
+    read_config,
+    require_usual,
+    sampling_of,
+    tokens_of,
+    whole,
+)
 from engine.generation.roles import IDS, LOGITS, MASK, POSITIONS
 from engine.generation.sampling import Sampling
 from engine.startup import dataclass
@@ -16,9 +25,10 @@ from engine.startup import dataclass
 CONFIG_FILE: Final = "genai_config.json"
 TOKENIZER_FILE: Final = "tokenizer.json"
 
-_MAX_BYTES: Final = 1 << 20
-"""The maximum size of a configuration in bytes; the builder's have about two thousand."""
-_MAX_NUMBER: Final = (1 << 31) - 1
+_MISSING: Final = (
+    "so it is not a folder of onnxruntime-genai's builder; give the file of a model, or the folder that the builder "
+    "wrote"
+)
 _STATES: Final = tuple(
     (f"past_{kind}_names", f"present_{kind}_names") for kind in ("key", "value", "conv", "recurrent")
 )
@@ -31,7 +41,7 @@ _USUAL: Final = (
 """Names that `MakeStateful` finds by itself."""
 _PARTS: Final = ("encoder", "vision", "speech", "embedding")
 _ONLY: Final[Mapping[str, float]] = {
-    "num_beams": 1, "num_return_sequences": 1, "no_repeat_ngram_size": 0, "min_length": 0, "diversity_penalty": 0,
+    "num_return_sequences": 1, "no_repeat_ngram_size": 0, "min_length": 0, "diversity_penalty": 0,
 }  # fmt: skip
 """Settings that would change the tokens, and the values with which the engine gives the same tokens."""
 
@@ -49,6 +59,7 @@ class GenaiFolder:
         stop_tokens: a sequence ends with any of these.
         sampling: how tokens are chosen.
         max_length: the most tokens of a sequence with its prompt; None for no limit.
+        beams: the beam search that finds the tokens; None for one beam.
     """
 
     folder: Path
@@ -58,6 +69,7 @@ class GenaiFolder:
     stop_tokens: tuple[int, ...]
     sampling: Sampling
     max_length: int | None
+    beams: BeamSearch | None = None
 
     @property
     def tokenizer(self) -> Path:
@@ -81,100 +93,37 @@ def read_genai_folder(folder: str | Path) -> GenaiFolder:
 
     Raises `ModelReadError`, naming file, key, value and what is expected, if it is missing, malformed or has wrong
     values, or if it names a file that is not there; `UnsupportedError` for models of several parts, and for settings
-    without which other tokens would be generated, such as `num_beams`.
+    without which other tokens would be generated, such as `min_length`.
     """
     folder = Path(folder)
     path = folder / CONFIG_FILE
-    config = _Table(path, "", _content(path))
+    config = read_config(path, _MISSING)
     model, search = config.table("model", is_required=True), config.table("search")
     decoder = model.table("decoder", is_required=True)
     for key in _PARTS:
         if key in model.values:
-            raise UnsupportedError(f"{path}: `model.{key}` is a further part of the model; expected a decoder alone")
+            hint = ": read it with read_encoder_decoder_folder" if key == "encoder" else ""
+            raise UnsupportedError(
+                f"{path}: `model.{key}` is a further part of the model; expected a decoder alone{hint}"
+            )
     if "pipeline" in decoder.values:
         raise UnsupportedError(f"{path}: `model.decoder.pipeline` has several models; expected one file")
     names, states = _names(decoder)
-    _require_usual(search)
-    lengths = (search.number("max_length", _whole(1)), model.number("context_length", _whole(1)))
+    require_usual(search, _ONLY)
+    lengths = (search.number("max_length", whole(1)), model.number("context_length", whole(1)))
     return GenaiFolder(
         folder,
-        _file(decoder, folder),
+        file_of(decoder, "model.onnx", folder),
         names,
         states,
-        _stop_tokens(model),
-        _sampling(search),
+        tokens_of(model, "eos_token_id"),
+        sampling_of(search),
         min((each for each in lengths if each is not None), default=None),
+        beams_of(search),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """An object of the file, and where it is."""
-
-    path: Path
-    where: str
-    values: dict[str, Any]
-
-    def table(self, key: str, *, is_required: bool = False) -> _Table:
-        """The object of a key; an empty one if it is missing and not required."""
-        found = self.values.get(key, None if is_required else {})
-        if not isinstance(found, dict):
-            raise self.wrong(key, "an object")
-        return _Table(self.path, f"{self.where}{key}.", found)
-
-    def text(self, key: str, default: str) -> str:
-        """The value of a key, which must be a non-empty text."""
-        found = self.values.get(key, default)
-        if not isinstance(found, str) or not found:
-            raise self.wrong(key, f'a text, such as "{default}"')
-        return found
-
-    def number(self, key: str, check: tuple[Callable[[Any], bool], str]) -> Any:
-        """The value of a key that passes a check; None if it is missing."""
-        found = self.values.get(key)
-        if found is not None and not check[0](found):
-            raise self.wrong(key, check[1])
-        return found
-
-    def wrong(self, key: str, expected: str) -> ModelReadError:
-        """The error for a value."""
-        found = f"is {self.values[key]!r:.80}" if key in self.values else "is missing"
-        return ModelReadError(f"{self.path}: `{self.where}{key}` {found}; expected {expected}")
-
-
-def _content(path: Path) -> dict[str, Any]:
-    if not os.path.isfile(path):  # False also for names that no file can have, such as too long ones
-        raise ModelReadError(
-            f"{path.parent} has no {CONFIG_FILE}, so it is not a folder of onnxruntime-genai's builder; give the file "
-            "of a model, or the folder that the builder wrote"
-        )
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_BYTES + 1)
-        if len(raw) > _MAX_BYTES:
-            raise ModelReadError(f"{path} has more than {_MAX_BYTES} bytes; expected the configuration of a model")
-        found = json.loads(raw)
-    except OSError as e:
-        raise ModelReadError(f"{path} cannot be read: {e}") from e
-    except (ValueError, RecursionError) as e:
-        raise ModelReadError(f"{path} is not valid JSON: {e}") from e
-    if not isinstance(found, dict):
-        raise ModelReadError(f"{path} has {found!r:.80}; expected an object with `model` and `search`")
-    return found
-
-
-def _file(decoder: _Table, folder: Path) -> Path:
-    name = decoder.text("filename", "model.onnx")
-    plain, windows = PurePosixPath(name), PureWindowsPath(name)
-    if plain.is_absolute() or windows.anchor or ".." in (*plain.parts, *windows.parts) or "\0" in name:
-        raise decoder.wrong("filename", "a file inside the folder")
-    path = folder / name
-    if not os.path.isfile(path):
-        raise decoder.wrong("filename", f"the name of a file in {folder}")
-    return path
-
-
-def _names(decoder: _Table) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+def _names(decoder: ConfigTable) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
     """The unusual names of inputs and of logits, and the names of past and present values."""
     inputs, outputs = decoder.table("inputs"), decoder.table("outputs")
     if "inputs_embeds" in inputs.values and IDS not in inputs.values:
@@ -192,46 +141,3 @@ def _names(decoder: _Table) -> tuple[dict[str, str], tuple[tuple[str, str], ...]
                 raise table.wrong(key, "a name with one %d, for the number of a layer")
         states.append(pair)
     return {role: name for role, name in given.items() if name != role}, tuple(states)
-
-
-def _stop_tokens(model: _Table) -> tuple[int, ...]:
-    key, (is_token, expected) = "eos_token_id", _whole(0)
-    found = model.values.get(key, [])
-    listed = found if isinstance(found, list) else [found]
-    if not all(is_token(each) for each in listed):
-        raise model.wrong(key, f"{expected}, or a list of them")
-    return tuple(listed)
-
-
-def _sampling(search: _Table) -> Sampling:
-    """The likeliest tokens unless `do_sample` is set."""
-    draws = search.number("do_sample", (lambda value: isinstance(value, bool), "true or false"))
-    number = (lambda value: isinstance(value, (int, float)) and not isinstance(value, bool), "a number")
-    penalty, temperature, top_p = (search.number(key, number) for key in ("repetition_penalty", "temperature", "top_p"))
-    top_k, seed = search.number("top_k", _whole(0)), search.number("random_seed", _whole(-1))
-    given: dict[str, Any] = {"repetition_penalty": penalty}
-    if draws:
-        given |= {"temperature": 1.0 if temperature is None else temperature, "top_k": top_k, "top_p": top_p}
-        given["seed"] = None if seed == -1 else seed
-    try:
-        return Sampling(**{key: value for key, value in given.items() if value is not None})
-    except EngineError as e:
-        raise ModelReadError(f"{search.path}: `search`: {e}") from e
-
-
-def _require_usual(search: _Table) -> None:
-    for key, usual in _ONLY.items():
-        if search.values.get(key, usual) != usual:
-            raise UnsupportedError(
-                f"{search.path}: `search.{key}` is {search.values[key]!r:.80}, which the engine does not have; expected"
-                f" {usual}: set it, or give the file of the model instead of the folder"
-            )
-
-
-def _whole(least: int) -> tuple[Callable[[Any], bool], str]:
-    """The check of a whole number."""
-
-    def is_whole(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= _MAX_NUMBER
-
-    return is_whole, f"a whole number from {least} to {_MAX_NUMBER}"

@@ -189,6 +189,11 @@ class Generator:
         """Whether every sequence has ended with a stop token."""
         return self._sequences is not None and all(self._sequences.ended)
 
+    @property
+    def forbidden_tokens(self) -> list[int]:
+        """The tokens that are not chosen next; those that `Sampling.logit_bias` forbids are never chosen."""
+        return []
+
     def append(self, tokens: Tokens) -> None:
         """Append tokens to the sequence, or to each sequence of a batch: a list, or a list of lists.
 
@@ -646,6 +651,9 @@ class Generator:
     def _chosen(self, logits: Array) -> list[int | None]:
         known = self._sequences
         assert known is not None
+        if forbidden := self.forbidden_tokens:
+            logits = logits.copy()
+            logits[:, forbidden] = -np.inf
         chosen: list[int | None] = [
             None if ended else self.sampling.choose(row, *known.seen(index, self.sampling))
             for index, (row, ended) in enumerate(zip(logits, known.ended, strict=True))

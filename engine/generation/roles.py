@@ -66,12 +66,12 @@ def listed_tokens(name: str, tokens: Any) -> list[Any]:
     return found
 
 
-def checked_stop_tokens(tokens: Collection[int]) -> frozenset[int]:
+def checked_stop_tokens(tokens: Collection[int], name: str = "stop_tokens") -> frozenset[int]:
     """The tokens that end a sequence. Raises `InputError` for what no token is, which would never end one."""
-    listed = listed_tokens("stop_tokens", tokens)
+    listed = listed_tokens(name, tokens)
     for token in listed:
         if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
-            raise InputError(f"stop_tokens has {token!r:.80}; expected tokens, which are integers")
+            raise InputError(f"{name} has {token!r:.80}; expected tokens, which are integers")
     return frozenset(int(token) for token in listed)
 
 
