@@ -33,7 +33,7 @@ TEMPLATES = {
     "refuses": "{{ raise_exception('only one <user> message') }}",
 }
 SAID = {
-    "loops": "2 s of CPU time",
+    "loops": "2 s of CPU time, and was stopped",
     "grows": "memory",
     "multiplies": "memory",
     "long": "10000000 characters",

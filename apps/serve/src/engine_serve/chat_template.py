@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
-import os
-import select
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from engine.errors import InputError, UnsupportedError
 from engine_serve.daemon_threads import DaemonThreads
+from engine_serve.limited_process import LimitedProcess
 
-CPU_SECONDS: Final = 2
-"""The most seconds of CPU time of a rendering; usual templates take less than a thousandth of it."""
-MEMORY_BYTES: Final = 512 << 20
-MAX_CHARACTERS: Final = 8 << 20
-_WALL_SECONDS: Final = 60
-"""How long is waited for a rendering, or for the start of the process, on a machine that is busy with other work."""
+_CPU_SECONDS: Final = 2.0
+"""The most CPU time of a rendering; usual templates take less than a thousandth of it."""
+_MEMORY_BYTES: Final = 512 << 20
 _DEFAULT: Final = "default"
 _WITH_TOOLS: Final = "tool_use"
-_PROGRAM: Final = Path(__file__).with_name("template_process.py")
 
 
 class ChatTemplate:
@@ -43,9 +32,14 @@ class ChatTemplate:
 
     def __init__(self, sources: Mapping[str, str], tokens: Mapping[str, str]) -> None:
         self._sources, self._tokens = dict(sources), dict(tokens)
-        self._lock, self._threads = threading.Lock(), DaemonThreads("engine-chat-template")
-        self._process: subprocess.Popen[bytes] | None = None
-        self._is_closed = False
+        self._threads = DaemonThreads("engine-chat-template")
+        self._process = LimitedProcess(
+            "engine_serve.template_process",
+            {"templates": self._sources},
+            "the chat template, for these messages,",
+            cpu_seconds=_CPU_SECONDS,
+            memory_bytes=_MEMORY_BYTES,
+        )
 
     async def render(self, values: Mapping[str, Any]) -> str:
         """The text of a chat, for the next answer.
@@ -59,53 +53,16 @@ class ChatTemplate:
         if name not in self._sources:
             raise UnsupportedError(f"the tokenizer has no default chat template, but {', '.join(self._sources)}")
         asked = {"name": name, "values": {**self._tokens, "add_generation_prompt": True, **values}}
-        return await self._threads.run(self._render, asked)
-
-    def close(self) -> None:
-        """End the process; a rendering in progress ends with an error. Further calls have no effect."""
-        self._is_closed = True
-        process = self._process
-        if process is None:
-            return
-        process.kill()
-        if self._lock.acquire(blocking=False):  # otherwise, the thread that reads finds that the process has ended
-            try:
-                _end(process)
-            finally:
-                self._lock.release()
-
-    def _render(self, asked: Mapping[str, Any]) -> str:
-        with self._lock:
-            if self._is_closed:
-                raise UnsupportedError("the model was replaced or unloaded; send the request again")
-            process = self._process
-            if process is not None and process.poll() is not None:
-                _end(process)
-                process = None
-            if process is None:
-                process = self._process = self._started()
-            reply = _exchanged(process, asked)
-        if reply is None:
-            raise UnsupportedError(f"the chat template {_why(process)}; see its loops, or send completions")
+        reply = await self._threads.run(self._process.reply, asked)
         if "text" in reply:
             return str(reply["text"])
-        if reply["is_refused"]:
+        if reply.get("is_refused"):
             raise InputError(f"the chat template refuses the messages: {reply['error']}")
         raise UnsupportedError(f"the chat template failed for these messages: {reply['error']}")
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        limits = map(str, (CPU_SECONDS, MEMORY_BYTES, MAX_CHARACTERS))
-        process = subprocess.Popen(
-            # Not as a module: the package would import the engine. -P, since the modules beside it are not its own.
-            [sys.executable, "-P", str(_PROGRAM), *limits],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C ends the server, which answers its requests before
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        _write(process, {"templates": self._sources})
-        return process
+    def close(self) -> None:
+        """End the process; a rendering in progress ends with an error. Further calls have no effect."""
+        self._process.close()
 
 
 def find_chat_template(path: Path) -> ChatTemplate | None:
@@ -152,54 +109,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise InputError(f"{path} cannot be read: {e}") from e
-
-
-def _exchanged(process: subprocess.Popen[bytes], asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The answer of the process; None if there is none, in which case the process has ended."""
-    line = b""
-    with contextlib.suppress(OSError):  # it has ended
-        _write(process, asked)
-        line = _line(process)
-    if line.endswith(b"\n"):
-        reply: dict[str, Any] = json.loads(line)
-        return reply
-    _end(process)
-    return None
-
-
-def _write(process: subprocess.Popen[bytes], value: Mapping[str, Any]) -> None:
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(value).encode() + b"\n")
-    process.stdin.flush()
-
-
-def _line(process: subprocess.Popen[bytes]) -> bytes:
-    """What the process writes up to the end of a line, or until it ends or takes too long."""
-    assert process.stdout is not None
-    found, end = bytearray(), time.monotonic() + _WALL_SECONDS
-    poll = select.poll()
-    poll.register(process.stdout, select.POLLIN)
-    while not found.endswith(b"\n"):
-        if not poll.poll(max(0.0, end - time.monotonic()) * 1e3):
-            break
-        part = os.read(process.stdout.fileno(), 1 << 16)
-        if not part:
-            break
-        found += part
-    return bytes(found)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, which nobody reads any more."""
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):  # what it has not read
-            if pipe is not None:
-                pipe.close()
-
-
-def _why(process: subprocess.Popen[bytes]) -> str:
-    if process.returncode == -signal.SIGPROF:
-        return f"took more than {CPU_SECONDS} s of CPU time for these messages"
-    return f"did not end for these messages (exit status {process.returncode})"

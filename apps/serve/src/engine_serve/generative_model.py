@@ -20,6 +20,7 @@ from engine.generation import Constraint, Sampling, Scheduler, Stream, TokenLogP
 from engine.plugin_api import ExecutableNetwork
 from engine_serve import metrics
 from engine_serve.chat_template import ChatTemplate
+from engine_serve.daemon_threads import DaemonThreads
 from engine_serve.deadlines import seconds_left
 from engine_serve.generation_parameters import generation_of
 from engine_serve.model_config import Generation, ModelConfig
@@ -27,6 +28,7 @@ from engine_serve.model_text import ModelText
 from engine_serve.parameters import REQUEST, SEQUENCE, check_request
 from engine_serve.refusals import Refused, refusing, unexpected
 from engine_serve.served_model import ServedModel
+from engine_serve.structured_output import Grammars
 from engine_serve.tensors import array_of
 from engine_serve.tracing import generation_span, in_span
 
@@ -143,6 +145,7 @@ class GenerativeModel(ServedModel):
         variables = [each for each in network.variables if each.axis is not None]
         bounds = [each.bound - each.initial.shape[each.axis or 0] for each in variables if each.bound is not None]
         self._bound = min(bounds, default=None)
+        self._grammars: Grammars | None = None
         if text is not None and text.problem:
             _log.warning("model `%s` has no text: %s", name, text.problem, extra={"model": name})
         self._inputs = [{"name": IDS, "datatype": "INT64", "shape": [1, -1]}]
@@ -195,6 +198,13 @@ class GenerativeModel(ServedModel):
                 "send completions"
             )
         return text.encode(await self._chat.render(values), has_special_tokens=False)
+
+    async def constraint(self, schema: Mapping[str, Any], what: str) -> Callable[[], Constraint]:
+        """Makes a constraint for each answer that must match a schema. Raises the errors of `Grammars.constraint`."""
+        text = self.require_text(f"{what} needs text")
+        if self._grammars is None:
+            self._grammars = Grammars(self.name, text, self._generation.stop_tokens)
+        return await DaemonThreads("engine-grammar").run(self._grammars.constraint, schema, what)
 
     def _max_tokens(self, length: int, wanted: int | None) -> int:
         """The most tokens of an answer to a prompt of `length` tokens."""

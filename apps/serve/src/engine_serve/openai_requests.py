@@ -29,6 +29,7 @@ class Asked:
         is_stream: whether they are sent as events; `has_usage`: whether these end with the numbers of tokens.
         top: of how many of the likeliest tokens log probabilities are told, beside the chosen one; None for none.
         parameters: those of the generation.
+        structure: what the answers must match.
     """
 
     choices: int
@@ -36,6 +37,15 @@ class Asked:
     has_usage: bool
     top: int | None
     parameters: Mapping[str, Any]
+    structure: Structure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """A JSON schema, and `what` gave it, for messages."""
+
+    schema: Mapping[str, Any]
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +83,29 @@ def asked_of(given: Mapping[str, Any], top: int | None, parameters: dict[str, An
     if "stream_options" in given and not is_stream:
         raise InputError("`stream_options` is given without `stream`: true; leave it out")
     choices = number_of("n", given.get("n", 1), int, 1, _MAX_CHOICES)
-    return Asked(choices, is_stream, bool(options.get("include_usage")), top, {"temperature": 1.0} | parameters)
+    parameters = {"temperature": 1.0} | {key: each for key, each in parameters.items() if key != _FORMAT}
+    has_usage = bool(options.get("include_usage"))
+    return Asked(choices, is_stream, has_usage, top, parameters, _structure(given.get(_FORMAT, {"type": "text"})))
 
 
 _PLAIN_OPTION: Final = ("include_obfuscation", False)
+_FORMAT: Final = "response_format"
+
+
+def _structure(value: Any) -> Structure | None:
+    """What a `response_format` asks for."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return Structure({"type": "object"}, f"`{_FORMAT}`")
+    if kind != "json_schema":
+        raise InputError(f"`{_FORMAT}` is {value!r:.80}; expected an object of type text, json_object or json_schema")
+    given = value.get(kind)
+    schema = given.get("schema") if isinstance(given, dict) else None
+    if not isinstance(schema, dict):
+        raise InputError(f"`{_FORMAT}.{kind}.schema` is {schema!r:.80}; expected a JSON schema, which is an object")
+    return Structure(schema, f"`{_FORMAT}.{kind}.schema`")
 
 
 def top_of_chat(given: Mapping[str, Any]) -> int | None:
@@ -88,9 +117,19 @@ def top_of_chat(given: Mapping[str, Any]) -> int | None:
     return top if has_any else None
 
 
-def prompts_of(model: GenerativeModel, asked: Asked, prompts: list[Prompt]) -> list[Prompt]:
-    """What is generated: for each prompt its choices, one after another, each drawn with another seed."""
-    made = [replace(_seeded(prompt, choice), top=asked.top) for prompt in prompts for choice in range(asked.choices)]
+async def prompts_of(model: GenerativeModel, asked: Asked, prompts: list[Prompt]) -> list[Prompt]:
+    """What is generated: for each prompt its choices, one after another, each drawn with another seed.
+
+    Raises the errors of `GenerativeModel.constraint` and `require_room`.
+    """
+    constraint = None
+    if asked.structure is not None:
+        constraint = await model.constraint(asked.structure.schema, asked.structure.what)
+    made = [
+        replace(_seeded(prompt, choice), top=asked.top, constraint=constraint)
+        for prompt in prompts
+        for choice in range(asked.choices)
+    ]
     model.require_room(len(made))
     return made
 

@@ -81,7 +81,7 @@ async def answer(
     request: Request, model: GenerativeModel, asked: Asked, prompts: Sequence[Prompt], form: Form
 ) -> Response:
     """Generate the answers to prompts, in a form: at once, or as events. Raises `Refused` and errors of the SDK."""
-    made = prompts_of(model, asked, list(prompts))
+    made = await prompts_of(model, asked, list(prompts))
     headers = dict(request.headers)
     deadline = seconds_left(headers, None, model.config.timeout_ms)
     sequences = [model.stream(prompt, deadline, headers) for prompt in made]

@@ -1,9 +1,7 @@
-"""Renders chat templates: a program that runs in a process of its own, since a template may loop for ever or fill the
-memory, and only the end of a process ends all of it. `chat_template` starts it.
+"""Renders chat templates, as the program of a `LimitedProcess`: a template may loop for ever or fill the memory.
 
-Standard input has a JSON object a line: first {"templates": {NAME: SOURCE}}, then {"name": NAME, "values": {...}} for
-each rendering. Standard output has a JSON object for each: {"text": ...}, or {"error": ..., "is_refused": ...}, where a
-template has refused the values by `raise_exception`.
+The first line is {"templates": {NAME: SOURCE}}; requests are {"name": NAME, "values": {...}}, and replies {"text": ...}
+or {"error": ..., "is_refused": ...}, where a template has refused the values by `raise_exception`.
 
 What templates can use is what `transformers` gives them: jinja2's immutable sandbox, loop controls, `tojson`,
 `strftime_now`, `raise_exception`, and blocks of `generation`.
@@ -12,11 +10,8 @@ What templates can use is what `transformers` gives them: jinja2's immutable san
 from __future__ import annotations
 
 import json
-import resource
-import signal
-import sys
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import jinja2
 import jinja2.ext
@@ -25,23 +20,16 @@ import jinja2.parser
 import jinja2.sandbox
 import jinja2.utils
 
+from engine_serve.limited_program import Reply, run
 
-def main(cpu_seconds: float, memory_bytes: int, most_characters: int) -> None:
-    """Answer until the end of standard input. More than `cpu_seconds` for a rendering end the process by SIGPROF."""
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    environment, sources = _environment(), json.loads(sys.stdin.buffer.readline())["templates"]
+_MAX_CHARACTERS: Final = 8 << 20
+
+
+def program(begin: dict[str, Any]) -> Reply:
+    """What renders the templates of the first line."""
+    environment, sources = _environment(), begin["templates"]
     compiled: dict[str, jinja2.Template] = {}
-    for line in sys.stdin.buffer:
-        asked = json.loads(line)
-        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
-        try:
-            reply = _reply(environment, sources, compiled, asked, most_characters)
-        except (MemoryError, RecursionError) as e:
-            reply = {"error": f"it needs too much memory: {type(e).__name__}", "is_refused": False}
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.buffer.write(json.dumps(reply).encode() + b"\n")
-        sys.stdout.buffer.flush()
+    return lambda asked: _reply(environment, sources, compiled, asked)
 
 
 class Refusal(jinja2.TemplateError):
@@ -74,6 +62,18 @@ class Namespace(jinja2.utils.Namespace):
         super().__setitem__(name, value)
 
 
+class Dict:
+    """What templates call `dict`, since the class itself has attributes that lead elsewhere."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        """As of the class."""
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        """As of the class."""
+        return dict.fromkeys(*args)
+
+
 def _check_name(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
         raise jinja2.exceptions.SecurityError(f"a namespace must not have the attribute {name!r}")
@@ -96,7 +96,7 @@ def _environment() -> jinja2.Environment:
         "raise_exception": raise_exception,
         "strftime_now": lambda form: datetime.now().strftime(form),
         "namespace": Namespace,
-        "dict": lambda *args, **kwargs: dict(*args, **kwargs),  # the class has attributes that lead elsewhere
+        "dict": Dict(),
     }
     return made
 
@@ -106,7 +106,6 @@ def _reply(
     sources: dict[str, str],
     compiled: dict[str, jinja2.Template],
     asked: dict[str, Any],
-    most_characters: int,
 ) -> dict[str, Any]:
     try:
         name = asked["name"]
@@ -120,10 +119,10 @@ def _reply(
         raise
     except Exception as e:
         return {"error": f"{type(e).__name__}: {e}"[:1000], "is_refused": False}
-    if len(text) > most_characters:
-        return {"error": f"it wrote {len(text)} characters; expected {most_characters} at most", "is_refused": False}
+    if len(text) > _MAX_CHARACTERS:
+        return {"error": f"it wrote {len(text)} characters; expected {_MAX_CHARACTERS} at most", "is_refused": False}
     return {"text": text}
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    run(program)
