@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from engine_serve.tool_calls import Call, HermesCalls
 
 from apps.serve.tests.conftest import Running, running
 from apps.serve.tests.test_openai import CONFIG, EXPECTED, FIXTURES, openai
@@ -31,9 +32,14 @@ SCHEMA = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("structured") / "models"
-    for name in ("chat", "endless"):
+    configs = {
+        "chat": CONFIG,
+        "endless": CONFIG.replace("stop_tokens", "#"),
+        "calls": f'{CONFIG}tool_parser = "hermes"\n',
+    }
+    for name, config in configs.items():
         shutil.copytree(FIXTURES / "chat", folder / name)
-        (folder / name / "config.toml").write_text(CONFIG if name == "chat" else CONFIG.replace("stop_tokens", "#"))
+        (folder / name / "config.toml").write_text(config)
     with running(folder) as found:
         yield found
 
@@ -135,6 +141,186 @@ def test_what_is_refused(client: Any, server: Running, given: Any, said: str) ->
     assert server.log.count("refused") == before + 1
     found = client.chat.completions.create(model="chat", messages=MESSAGES, response_format=form(SCHEMA))
     check(found.choices[0].message.content)
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"town": {"$ref": "#/$defs/town"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+            "required": ["town", "days"],
+            "additionalProperties": False,
+            "$defs": {"town": {"enum": ["Ulm", "Köln"]}},
+        },
+    },
+}
+TIME = {"type": "function", "function": {"name": "time", "description": "What time it is"}}
+NAMED = {"type": "function", "function": {"name": "weather"}}
+
+
+def check_call(call: Any) -> None:
+    assert (call.type, call.id[:5]) == ("function", "call_")
+    arguments = json.loads(call.function.arguments)
+    if call.function.name == "time":
+        assert arguments == {}
+        return
+    assert call.function.name == "weather"
+    assert list(arguments) == ["town", "days"]
+    assert arguments["town"] in ("Ulm", "Köln")
+    assert 1 <= arguments["days"] <= 9
+
+
+def told_calls(events: Any) -> tuple[list[dict[str, str]], str, Any]:
+    """The calls in the events of an answer, its content, and why it ended."""
+    calls: list[dict[str, str]] = []
+    content = ""
+    for event in events:
+        delta = event.choices[0].delta
+        content += delta.content or ""
+        for part in delta.tool_calls or ():
+            if part.id is not None:
+                assert part.index == len(calls)
+                calls.append({"id": part.id, "name": part.function.name, "arguments": ""})
+            calls[part.index]["arguments"] += part.function.arguments
+    return calls, content, event.choices[0].finish_reason
+
+
+def test_a_function_that_is_named(client: Any) -> None:
+    asked = {"model": "chat", "messages": MESSAGES, "tools": [TIME, WEATHER], "tool_choice": NAMED}
+    found = client.chat.completions.create(**asked, n=3, seed=2)
+    for choice in found.choices:
+        (call,) = choice.message.tool_calls
+        check_call(call)
+        assert (call.function.name, choice.message.content, choice.finish_reason) == ("weather", None, "stop")
+    calls, content, reason = told_calls(client.chat.completions.create(**asked, seed=2, stream=True))
+    expected = found.choices[0].message.tool_calls[0].function
+    assert [(call["name"], call["arguments"]) for call in calls] == [("weather", expected.arguments)]
+    assert (content, reason) == ("", "stop")
+
+
+def test_functions_that_are_required(client: Any) -> None:
+    asked = {"model": "chat", "messages": MESSAGES, "tools": [TIME, WEATHER], "tool_choice": "required"}
+    asked |= {"max_tokens": 170, "temperature": 9}
+    found = client.chat.completions.create(**asked, parallel_tool_calls=False, n=8, seed=2)
+    for choice in found.choices:
+        (call,) = choice.message.tool_calls
+        check_call(call)
+        assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
+    assert {choice.message.tool_calls[0].function.name for choice in found.choices} == {"time", "weather"}
+    several = client.chat.completions.create(**asked, seed=4).choices[0]
+    for call in several.message.tool_calls:
+        check_call(call)
+    calls, content, reason = told_calls(client.chat.completions.create(**asked, seed=4, stream=True))
+    assert (content, reason) == ("", several.finish_reason)
+    expected = [(call.function.name, call.function.arguments) for call in several.message.tool_calls]
+    assert [(call["name"], call["arguments"]) for call in calls] == expected
+    cut = client.chat.completions.create(**asked | {"max_tokens": 5}).choices[0]
+    assert (cut.message.tool_calls, cut.finish_reason) == (None, "length")
+
+
+def test_the_prompt_has_the_tools(client: Any) -> None:
+    """As transformers writes it, and with calls and their results, whose arguments templates get as objects."""
+    expected = EXPECTED["chats"][2]
+    asked = {"model": "chat", "messages": expected["messages"], "tools": expected["tools"], "max_tokens": 9}
+    found = client.chat.completions.create(**asked, tool_choice="required")
+    assert found.usage.prompt_tokens == len(expected["prompt_tokens"])
+    without = client.chat.completions.create(**asked, tool_choice="none")
+    plain = client.chat.completions.create(model="chat", messages=expected["messages"], max_tokens=9)
+    assert without.usage.prompt_tokens == plain.usage.prompt_tokens < found.usage.prompt_tokens
+    call = {"id": "a", "type": "function", "function": {"name": "speed_of", "arguments": '{"animal": "dög"}'}}
+    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    messages.append({"role": "tool", "tool_call_id": "a", "content": "9"})
+    said = client.chat.completions.create(model="chat", messages=messages, max_tokens=9)
+    text = '<|assistant|>{"animal": "dög"}<|end|><|tool|>9<|end|><|assistant|>'
+    same = client.completions.create(model="chat", prompt=text, max_tokens=9)
+    assert said.usage.prompt_tokens == same.usage.prompt_tokens
+
+
+def test_calls_that_a_model_chooses(client: Any) -> None:
+    """A text without calls stays one; what is a call is tested apart."""
+    asked = {"messages": MESSAGES, "max_tokens": 24, "temperature": 0}
+    found = client.chat.completions.create(model="calls", tools=[TIME], **asked).choices[0]
+    assert (found.message.tool_calls, found.finish_reason) == (None, "length")
+    calls, content, reason = told_calls(
+        client.chat.completions.create(model="calls", tools=[TIME], **asked, stream=True)
+    )
+    assert (calls, content, reason) == ([], found.message.content, "length")
+    with pytest.raises(openai.BadRequestError, match="needs `tool_parser`"):
+        client.chat.completions.create(model="chat", tools=[TIME], **asked)
+
+
+def read(text: str, size: int) -> tuple[str, list[tuple[str, str]], str]:
+    """The content, the calls, and the reason for the end, of a text that comes in pieces."""
+    reader = HermesCalls()
+    parts = [part for begin in range(0, len(text), size) for part in reader.read(text[begin : begin + size])]
+    parts += reader.end("stop")
+    content = "".join(part for part in parts if isinstance(part, str))
+    return (
+        content,
+        [(part.name or "", part.arguments) for part in parts if isinstance(part, Call)],
+        reader.reason("stop"),
+    )
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_calls_in_the_form_of_hermes(size: int) -> None:
+    call = '<tool_call>\n{"name": "f", "arguments": {"a": "<b>"}}\n</tool_call>'
+    one, two = [("f", '{"a": "<b>"}')], [("f", '{"a": "<b>"}')] * 2
+    for text, expected in (
+        (call, ("", one, "tool_calls")),
+        (f"Let me see.\n{call}\n{call}\n", ("Let me see.", two, "tool_calls")),
+        (call.removesuffix("</tool_call>"), ("", one, "tool_calls")),
+        ("a <tool or <tool_cal\n", ("a <tool or <tool_cal\n", [], "stop")),
+        ("<tool_call>no</tool_call> b", ("<tool_call>no</tool_call> b", [], "stop")),
+        ('<tool_call>{"name": "f"}</tool_call>', ("", [("f", "{}")], "tool_calls")),
+        ('<tool_call>{"name": 3}</tool_call>', ('<tool_call>{"name": 3}</tool_call>', [], "stop")),
+        ("<tool_call>[]", ("<tool_call>[]", [], "stop")),
+        ("", ("", [], "stop")),
+        (" a  b ", (" a  b ", [], "stop")),
+    ):
+        assert read(text, size) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tools": 3}, "`tools`"),
+        ({"tools": [3]}, "tools[0]"),
+        ({"tools": [{"type": "web_search"}]}, "web_search"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 3}}]}, "parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}]}, "parameters"),
+        ({"tools": [TIME, TIME]}, "time twice"),
+        ({"tools": [TIME] * 129}, "128 tools"),
+        ({"tool_choice": "required"}, "without `tools`"),
+        ({"tools": [], "tool_choice": NAMED}, "without `tools`"),
+        ({"tools": [TIME], "tool_choice": NAMED}, "weather"),
+        ({"tools": [TIME], "tool_choice": "maybe"}, "tool_choice"),
+        ({"tools": [TIME], "tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"tools": [TIME], "tool_choice": {"type": "allowed_tools", "tools": []}}, "allowed_tools"),
+        ({"tools": [TIME], "tool_choice": "required", "parallel_tool_calls": 1}, "parallel_tool_calls"),
+        *(
+            ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "object", **more}}}],
+              "tool_choice": choice}, said)
+            for choice in ("required", {"type": "function", "function": {"name": "a"}})
+            for more, said in (
+                ({"properties": {"b": {"type": "wizard"}}}, "wizard"),
+                ({"properties": {"b": {"enum": []}}, "required": ["b"]}, "that an answer can match"),
+                ({"properties": {"b": {"$ref": "#/$defs/c"}}, "required": ["b"]}, "`tools`"),
+                ({"properties": 3}, "`tools`"),
+                ({"functions": 3, "not": {}}, "`tools`"),
+            )
+        ),
+        ({"functions": [TIME["function"]]}, "functions"),
+    ],
+)  # fmt: skip
+def test_tools_that_are_refused(client: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="chat", messages=MESSAGES, **options)
+    assert said in caught.value.body["message"]
 
 
 def test_a_model_without_stop_tokens(client: Any) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from engine.errors import InputError, UnsupportedError
 from engine_serve.openai_requests import Asked, asked_of, top_of_chat
+from engine_serve.tools import ToolChoice, tool_choice
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _MESSAGE: Final = frozenset(
@@ -16,7 +17,7 @@ _MESSAGE: Final = frozenset(
 )
 _CHAT: Final = frozenset(
     {"model", "messages", "stream", "stream_options", "n", "logprobs", "top_logprobs", "max_completion_tokens"}
-    | {"chat_template_kwargs", "modalities"}
+    | {"chat_template_kwargs", "modalities", "tools", "tool_choice", "parallel_tool_calls"}
 )
 """Keys of a chat that are not parameters of the generation."""
 _OWN: Final = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -29,6 +30,7 @@ class ChatRequest:
 
     asked: Asked
     values: dict[str, Any]
+    choice: ToolChoice
 
 
 def chat_request(body: Mapping[str, Any]) -> ChatRequest:
@@ -42,7 +44,12 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
             raise InputError("`max_tokens` and `max_completion_tokens` are both given, and differ; leave one out")
         parameters["max_tokens"] = given["max_completion_tokens"]
     values = {**_template_values(given), "messages": messages_of(given.get("messages"))}
-    return ChatRequest(asked_of(given, top_of_chat(given), parameters), values)
+    choice, asked = tool_choice(given), asked_of(given, top_of_chat(given), parameters)
+    if choice.tools:
+        values["tools"] = choice.tools
+    if choice.structure is not None:  # such an answer has no content, whose format could matter
+        asked = replace(asked, structure=choice.structure)
+    return ChatRequest(asked, values, choice)
 
 
 def messages_of(given: Any) -> list[dict[str, Any]]:

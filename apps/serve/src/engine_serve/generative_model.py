@@ -199,6 +199,14 @@ class GenerativeModel(ServedModel):
             )
         return text.encode(await self._chat.render(values), has_special_tokens=False)
 
+    def require_tool_parser(self) -> None:
+        """Raise `UnsupportedError` if the configuration does not say how the model writes calls of tools."""
+        if self._generation.tool_parser is None:
+            raise UnsupportedError(
+                f"`tool_choice` auto, the default with `tools`, needs `tool_parser` in the configuration of model "
+                f"`{self.name}`; or set it to required, none, or a function"
+            )
+
     async def constraint(self, schema: Mapping[str, Any], what: str) -> Callable[[], Constraint]:
         """Makes a constraint for each answer that must match a schema. Raises the errors of `Grammars.constraint`."""
         text = self.require_text(f"{what} needs text")

@@ -38,6 +38,8 @@ class Generation:
         max_length: the most tokens of a sequence with its prompt; None for no bound.
         prefix_cache_mib: how many MiB of keys and values of earlier sequences are kept for prompts that begin with the
             same tokens; 0 for none.
+        tool_parser: how it writes calls of tools that it chooses itself: "hermes", as Hermes and Qwen do; None if it
+            calls none, or in another form.
     """
 
     slots: int = 8
@@ -45,6 +47,7 @@ class Generation:
     stop_tokens: tuple[int, ...] = ()
     max_length: int | None = None
     prefix_cache_mib: float = 0.0
+    tool_parser: str | None = None
 
     @property
     def prefix_cache_bytes(self) -> int:
@@ -195,6 +198,15 @@ def _truth(value: Any, path: Path, key: str) -> bool:
     return value
 
 
+def _one_of(*names: str) -> Check:
+    def check(value: Any, path: Path, key: str) -> str:
+        if value not in names:
+            raise _wrong(value, path, key, f"one of {', '.join(names)}")
+        return str(value)
+
+    return check
+
+
 def _release(value: Any, path: Path, key: str) -> BlobRelease:
     try:
         return BlobRelease.parse(value)
@@ -223,6 +235,7 @@ _GENERATION: Final[Keys] = {
     "stop_tokens": ("stop_tokens", _tokens),
     "max_length": ("max_length", _count(1)),
     "prefix_cache_mib": ("prefix_cache_mib", _mebibytes),
+    "tool_parser": ("tool_parser", _one_of("hermes")),
 }
 _SEQUENCES: Final[Keys] = {
     "size": ("size", _count(1, 65536)),

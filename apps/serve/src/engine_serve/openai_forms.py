@@ -11,6 +11,8 @@ from typing import Any
 from engine_serve.answers import Answer
 from engine_serve.generative_model import GenerativeModel, Piece
 from engine_serve.log_forms import CompletionLogs, TokenNames, chat_logs
+from engine_serve.tool_calls import Call, CallReader, reader_of
+from engine_serve.tools import ToolChoice
 
 
 class Form(ABC):
@@ -83,31 +85,47 @@ class ChatForm(Form):
     Args:
         model: that answers.
         has_logs: whether log probabilities are told.
+        choice: which tools they call.
     """
 
-    def __init__(self, model: GenerativeModel, has_logs: bool) -> None:
+    def __init__(self, model: GenerativeModel, has_logs: bool, choice: ToolChoice) -> None:
         super().__init__(model.name, "chatcmpl", "chat.completion", "chat.completion.chunk")
-        self._has_logs, self._names = has_logs, TokenNames(model.text)
-        self._begun: set[int] = set()
+        self._has_logs, self._names, self._choice = has_logs, TokenNames(model.text), choice
+        self._readers: dict[int, CallReader | None] = {}
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         """One message."""
-        message = {"role": "assistant", "content": answer.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+        reason = answer.finish_reason or ""
+        if (reader := reader_of(self._choice)) is not None:
+            parts = [*reader.read(answer.text), *reader.end(reason)]
+            message["content"] = "".join(part for part in parts if isinstance(part, str)) or None
+            message["tool_calls"] = [
+                {key: value for key, value in part.form.items() if key != "index"}
+                for part in parts
+                if isinstance(part, Call)
+            ] or None
+            reason = reader.reason(reason)
         logs = chat_logs(self._names, answer.tokens, answer.logs) if self._has_logs else None
-        return {"index": index, "message": message, "logprobs": logs, "finish_reason": answer.finish_reason}
+        return {"index": index, "message": message, "logprobs": logs, "finish_reason": reason}
 
     def parts(self, index: int, piece: Piece) -> Iterator[dict[str, Any]]:
-        """The role before the first piece; then a part for each text, and one for the end."""
-        if index not in self._begun:
-            self._begun.add(index)
+        """The role before the first piece; then a part for each text or call, and one for the end."""
+        if index not in self._readers:
+            self._readers[index] = reader_of(self._choice)
             yield self._part(index, {"role": "assistant", "content": "", "refusal": None})
+        reader, reason = self._readers[index], piece.finish_reason
+        told: list[str | Call] = [piece.text] if piece.text else []
+        if reader is not None:
+            told = [*reader.read(piece.text), *(reader.end(reason) if reason is not None else ())]
         logs = None
         if self._has_logs and piece.token is not None and piece.log is not None:
             logs = chat_logs(self._names, [piece.token], [piece.log])
-        if piece.text or logs is not None:
-            yield self._part(index, {"content": piece.text}, logs)
-        if piece.finish_reason is not None:
-            yield self._part(index, {}, None, piece.finish_reason)
+        for place, part in enumerate(told or ([""] if logs is not None else [])):
+            delta = {"content": part} if isinstance(part, str) else {"tool_calls": [part.form]}
+            yield self._part(index, delta, logs if place == 0 else None)
+        if reason is not None:
+            yield self._part(index, {}, None, reason if reader is None else reader.reason(reason))
 
     @staticmethod
     def _part(index: int, delta: dict[str, Any], logs: Any = None, end: str | None = None) -> dict[str, Any]:

@@ -51,8 +51,11 @@ def openai_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
         with refusing(str(body.get("model"))):
             model = generative_model(data_plane, model_name(body))
             asked = chat_request(body)
+            if asked.choice.kind == "auto":
+                model.require_tool_parser()
             prompt = model.prompt(await model.chat_tokens(asked.values), asked.asked.parameters)
-            return await answer(request, model, asked.asked, [prompt], ChatForm(model, asked.asked.top is not None))
+            form = ChatForm(model, asked.asked.top is not None, asked.choice)
+            return await answer(request, model, asked.asked, [prompt], form)
 
     async def models() -> Response:
         known = [model for model in repository.get_models().values() if isinstance(model, GenerativeModel)]
