@@ -10,7 +10,7 @@ import pytest
 
 from engine import Core
 from engine.errors import DeviceError, InputError
-from engine.generation import Generator, Sampling, Scheduler
+from engine.generation import Generator, PromptLookup, Sampling, Scheduler, TokenLogProbabilities
 from engine.generation.log_probabilities import log_probabilities
 from engine.passes import MakeStateful
 
@@ -145,3 +145,25 @@ def test_log_probabilities_of_odd_logits() -> None:
 def test_counts_that_are_none(llama: Any, count: Any) -> None:
     with Scheduler(llama) as scheduler, pytest.raises(InputError, match="log_probabilities is"):
         scheduler.submit([1], 1, log_probabilities=count)
+
+
+def test_proposals_leave_constraints_and_log_probabilities_as_they_are(llama: Any) -> None:
+    def run(draft: PromptLookup | None) -> list[tuple[list[int], list[TokenLogProbabilities]]]:
+        with Scheduler(llama, 2, draft=draft) as scheduler:
+            streams = [
+                scheduler.submit([7, 7, 7], 12, log_probabilities=2),
+                scheduler.submit([2, 5, 2, 5], 9, constraint=Only([1, 4, 6], [9, 11]), log_probabilities=1),
+            ]
+            found = [(stream.result(), stream.log_probabilities) for stream in streams]
+            if draft is not None:
+                assert streams[0].proposed > 0
+                assert streams[1].proposed == 0, "a constraint takes note of one token after another"
+        return found
+
+    for (tokens, likely), (expected, likely_then) in zip(
+        run(PromptLookup(shortest=1, cost=0.02)), run(None), strict=True
+    ):
+        assert tokens == expected
+        assert len(likely) == len(tokens)
+        for one, then in zip(likely, likely_then, strict=True):
+            np.testing.assert_allclose(one.chosen, then.chosen, rtol=0, atol=1e-4)

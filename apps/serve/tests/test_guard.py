@@ -74,3 +74,60 @@ def test_only_the_grace_period_is_called_so(
     with caplog.at_level(logging.INFO, "engine.serving"):
         asyncio.run(main())
     assert [record.getMessage() for record in caplog.records] == logged
+
+
+class QuickCall(Call):
+    """A request that is answered beside the application, by what ends when it is cancelled."""
+
+    def __init__(self, is_ending: bool, client_stays: bool) -> None:
+        super().__init__(is_ending, client_stays)
+        self.guard = Guard(
+            self.application, 1000, 10, self.admission, lambda: is_ending, find={SCOPE["path"]: self.answer}.get
+        )
+
+    async def application(self, scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("the application is not asked")
+
+    async def answer(self, scope: Any, body: bytes, send: Any) -> None:
+        assert body == b"{}"
+        self.is_running.set()
+        await self.may_end.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"7"})
+
+
+@pytest.mark.parametrize(
+    ("is_ending", "client_stays", "end", "statuses", "logged"),
+    [
+        (True, True, "None", [503], ["a request is cut off: the grace period is over"]),
+        (True, False, "None", [], ["a client disconnected before its answer"]),
+        (False, True, "cancelled", [], []),
+        (False, False, "None", [], ["a client disconnected before its answer"]),
+    ],
+)
+def test_a_quick_answer_ends_with_its_client(
+    caplog: pytest.LogCaptureFixture, is_ending: bool, client_stays: bool, end: str, statuses: list[int], logged: Any
+) -> None:
+    """And the server does not call it cut off. If this fails, inferences go on for clients that went away."""
+
+    async def main() -> None:
+        call = QuickCall(is_ending, client_stays)
+        assert await call.cancelled() == end
+        assert [message["status"] for message in call.sent if "status" in message] == statuses
+        assert call.admission.count == 0
+
+    with caplog.at_level(logging.INFO, "engine.serving"):
+        asyncio.run(main())
+    assert [record.getMessage() for record in caplog.records] == logged
+
+
+def test_a_quick_answer_is_sent_as_it_is() -> None:
+    async def main() -> list[MutableMapping[str, Any]]:
+        call = QuickCall(False, True)
+        call.may_end.set()
+        await call.guard(SCOPE, call.receive, call.send)
+        assert call.admission.count == 0
+        return call.sent
+
+    start, body = asyncio.run(main())
+    assert (start["status"], body["body"]) == (200, b"7")

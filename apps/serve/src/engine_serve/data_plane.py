@@ -17,7 +17,8 @@ from engine_serve.refusals import Refused
 from engine_serve.repository import Repository
 from engine_serve.served_model import ServedModel
 
-_HEADER_LENGTH: Final = "inference-header-content-length"
+HEADER_LENGTH: Final = "inference-header-content-length"
+"""The header with the length of the JSON before binary tensors."""
 _EXTENSIONS: Final = ("binary_tensor_data", "model_repository", "sequence")
 _REQUEST: Final = frozenset({"id", "inputs", "outputs", "parameters", "model_name"})
 _INPUT: Final = frozenset({"name", "datatype", "shape", "parameters", "data"})
@@ -83,7 +84,7 @@ class DataPlane(KServeDataPlane):  # type: ignore[misc]
         if not isinstance(body, bytes):
             return super().decode_inference_request(body, headers, model_name)
         try:
-            return _decoded(body, headers.get(_HEADER_LENGTH, str(len(body))), model_name)
+            return _decoded(body, headers.get(HEADER_LENGTH, str(len(body))), model_name)
         except InputError as e:
             raise Refused(e) from e
 
@@ -91,9 +92,7 @@ class DataPlane(KServeDataPlane):  # type: ignore[misc]
 def _decoded(body: bytes, stated: str, model_name: str) -> InferRequest:
     length = int(stated) if stated.isascii() and stated.isdecimal() and len(stated) < 16 else -1
     if not 0 <= length <= len(body):
-        raise InputError(
-            f"the header {_HEADER_LENGTH} is {stated!r:.40}; expected at most the body's {len(body)} bytes"
-        )
+        raise InputError(f"the header {HEADER_LENGTH} is {stated!r:.40}; expected at most the body's {len(body)} bytes")
     try:
         head = orjson.loads(body[:length])
     except orjson.JSONDecodeError as e:

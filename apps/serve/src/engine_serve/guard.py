@@ -16,6 +16,8 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Answering: TypeAlias = Callable[[Scope, bytes, Send], Awaitable[None]]
+"""Answers a request from its whole body. It must end when it is cancelled."""
 
 _log = logging.getLogger("engine.serving")
 
@@ -51,6 +53,7 @@ class Guard:
         is_ending: whether the server has stopped accepting requests: a request that is cancelled then has used up the
             grace period.
         tokens: a request must have one of them, except for health; otherwise, the answer is 401. None: no check.
+        find: finds what answers POST requests to a path instead of the application.
     """
 
     def __init__(
@@ -61,7 +64,9 @@ class Guard:
         admission: Admission,
         is_ending: Callable[[], bool],
         tokens: Tokens | None = None,
+        find: Callable[[str], Answering | None] = lambda _: None,
     ) -> None:
+        self._find = find
         self._app, self._max_bytes, self._body_seconds = app, max_bytes, body_seconds
         self._admission, self._is_ending, self._tokens = admission, is_ending, tokens
         self._strangers = LimitedLog()
@@ -133,8 +138,13 @@ class Guard:
         except _TooLarge:
             await _refuse(send, 413, f"TooLargeError: the body has more than {self._max_bytes} bytes", closes=True)
             return
-        if body is not None:
+        if body is None:
+            return
+        answering = self._find(scope["path"]) if scope["method"] == "POST" else None
+        if answering is None:
             await self._run(scope, body, receive, send)
+        else:
+            await self._answer(answering, scope, body, receive, send)
 
     async def _body(self, stated: bytes, receive: Receive) -> bytes | None:
         """The whole body; None if the client has disconnected. Raises `_TooLarge` as soon as the limit is exceeded."""
@@ -151,6 +161,35 @@ class Guard:
                 raise _TooLarge
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _answer(self, answering: Answering, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Like `_run`, without a task for the application, which ends when it is cancelled."""
+        task = asyncio.current_task()
+        assert task is not None
+        is_answered = has_gone = False
+        gone = asyncio.ensure_future(receive())
+
+        def disconnected(_: object) -> None:
+            nonlocal has_gone
+            if not is_answered:
+                has_gone = True
+                _log.info("a client disconnected before its answer", extra={"path": scope["path"]})
+                task.cancel()
+
+        async def noted(message: Message) -> None:
+            nonlocal is_answered
+            is_answered = message["type"] == "http.response.body" and not message.get("more_body")
+            await send(message)
+
+        gone.add_done_callback(disconnected)
+        try:
+            await answering(scope, body, noted)
+        except asyncio.CancelledError:
+            if not has_gone or task.uncancel():
+                raise
+        finally:
+            gone.remove_done_callback(disconnected)
+            gone.cancel()
 
     async def _run(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         given = answered = False

@@ -1,4 +1,4 @@
-"""The server of HTTP: KServe's application with the routes that it lacks, behind a `Guard`."""
+"""The server of HTTP: KServe's application with the routes that it lacks, and inference beside it, behind a `Guard`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import kserve.model_server
-import orjson
 import uvicorn
-from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.exceptions import HTTPException, RequestValidationError
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 from kserve.constants.constants import FASTAPI_APP_IMPORT_STRING, V2_ROUTE_PREFIX
-from kserve.errors import InvalidInput, ModelNotReady, ServerNotLive, ServerNotReady
 from kserve.protocol.rest.server import RESTServer
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 
-from engine.errors import InputError, UnsupportedError
+from engine.errors import UnsupportedError
 from engine_serve.data_plane import DataPlane
+from engine_serve.error_answers import HANDLERS
 from engine_serve.generation_routes import generation_router
 from engine_serve.guard import Admission, Guard
+from engine_serve.infer_route import InferRoute
 from engine_serve.json_objects import object_of
-from engine_serve.openai_errors import error_body
 from engine_serve.openai_routes import openai_router
 from engine_serve.options import ServerOptions
 from engine_serve.refusals import Refused
@@ -49,7 +47,15 @@ class RestServer(RESTServer):  # type: ignore[misc]
         )
         self._options, self._data_plane, self._extension = options, data_plane, extension
         app: FastAPI = kserve.model_server.app
-        guarded = Guard(app, options.max_body_bytes, options.body_seconds, admission, self._is_ending, tokens)
+        guarded = Guard(
+            app,
+            options.max_body_bytes,
+            options.body_seconds,
+            admission,
+            self._is_ending,
+            tokens,
+            InferRoute(data_plane).find,
+        )
         self._uvicorn = _Server(
             uvicorn.Config(
                 guarded,
@@ -70,15 +76,8 @@ class RestServer(RESTServer):  # type: ignore[misc]
         self._app.include_router(generation_router(self._data_plane))
         self._app.include_router(openai_router(self._data_plane, self._extension.repository))
         super().create_application()
-        for kind in (ModelNotReady, ServerNotReady, ServerNotLive):
-            self._app.add_exception_handler(kind, _not_ready)  # KServe's own handlers write a traceback for each probe
-        self._app.add_exception_handler(InvalidInput, _invalid)
-        self._app.add_exception_handler(Refused, _refused)
-        self._app.add_exception_handler(RequestValidationError, _not_valid)
-        for status in (400, 404, 405):  # errors of FastAPI, and of starlette's router in it
-            self._app.add_exception_handler(status, _http_error)
-        self._app.add_exception_handler(NotImplementedError, _not_implemented)
-        self._app.add_exception_handler(Exception, _failed)  # uvicorn logs it
+        for kind, handler in HANDLERS.items():
+            self._app.add_exception_handler(kind, handler)
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve until `stop` is called, and all requests have been answered, or the grace period has passed."""
@@ -107,7 +106,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
 
 
 def _router(data_plane: DataPlane, extension: RepositoryExtension) -> APIRouter:
-    """Inference, the routes of versions, which KServe's server refuses, and the routes of the repository."""
+    """The routes of versions, which KServe's server refuses, and those of the repository."""
     endpoints = V2Endpoints(data_plane, extension)
     router = APIRouter(prefix=V2_ROUTE_PREFIX)
 
@@ -116,9 +115,6 @@ def _router(data_plane: DataPlane, extension: RepositoryExtension) -> APIRouter:
 
     async def ready(model_name: str, model_version: str) -> Any:
         return await endpoints.model_ready(f"{model_name}/{model_version}")
-
-    async def infer(request: Request, model_name: str, model_version: str = "") -> Any:
-        return await _inferred(data_plane, request, f"{model_name}/{model_version}" if model_version else model_name)
 
     async def index(request: Request) -> Any:
         return JSONResponse(await extension.index(bool((await object_of(request)).get("ready"))))
@@ -130,57 +126,6 @@ def _router(data_plane: DataPlane, extension: RepositoryExtension) -> APIRouter:
 
     router.add_api_route(_VERSION, metadata, methods=["GET"])
     router.add_api_route(f"{_VERSION}/ready", ready, methods=["GET"])
-    for path in ("/models/{model_name}/infer", f"{_VERSION}/infer"):
-        router.add_api_route(path, infer, methods=["POST"], response_model=None)
     router.add_api_route("/repository/index", index, methods=["POST"])
     router.add_api_route("/repository/models/{model_name}/load", load, methods=["POST"])
     return router
-
-
-async def _inferred(data_plane: DataPlane, request: Request, name: str) -> Response:
-    """Run a request. Whatever its content type says, one decoder reads it: JSON has neither NaN nor infinities."""
-    headers = dict(request.headers)
-    await data_plane.model_ready(name, True)
-    payload = data_plane.decode_inference_request(await request.body(), headers, name)
-    response, _ = await data_plane.infer(name, payload, headers)
-    content, further = data_plane.encode(name, response, {}, {})
-    if isinstance(content, bytes):
-        return Response(content, headers={k: v for k, v in further.items() if k.lower() != "content-length"})
-    return Response(orjson.dumps(content), media_type="application/json")
-
-
-async def _refused(request: Request, refused: Refused) -> Response:
-    refused.log("")
-    headers = {"retry-after": "1"} if refused.http_status == 503 else None
-    body = error_body(request.url.path, refused.http_status, refused.details)
-    return JSONResponse(body, refused.http_status, headers)
-
-
-async def _not_ready(request: Request, error: Exception) -> Response:
-    return JSONResponse(error_body(request.url.path, 503, f"NotReadyError: {error}"), 503)
-
-
-async def _invalid(request: Request, error: Exception) -> Response:
-    return await _refused(request, Refused(InputError(str(error))))
-
-
-async def _not_valid(request: Request, error: RequestValidationError) -> Response:
-    """A request that does not have the form of the protocol; the first of the reasons that pydantic found."""
-    reasons = error.errors()
-    where = ".".join(str(part) for part in reasons[0]["loc"]) if reasons else "body"
-    why = reasons[0]["msg"] if reasons else "it cannot be read"
-    return await _refused(request, Refused(InputError(f"the request is not valid: {where}: {why}")))
-
-
-async def _http_error(request: Request, error: HTTPException) -> Response:
-    return JSONResponse(error_body(request.url.path, error.status_code, str(error.detail)), error.status_code)
-
-
-async def _not_implemented(request: Request, error: Exception) -> Response:
-    """The answer of KServe's routes for functions that no model here has, such as explaining an answer."""
-    return await _refused(request, Refused(UnsupportedError(f"the server does not do this: {error}")))
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    message = f"ServingError: the server failed: {type(error).__name__}: {error}"
-    return JSONResponse(error_body(request.url.path, 500, message), 500)
