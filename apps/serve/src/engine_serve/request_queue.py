@@ -113,9 +113,12 @@ class RequestQueue:
             raise DeadlineExceeded(f"the deadline of the request to {self._name} had passed when it arrived")
         if self._taken >= self._slots:
             self._require_room(size)
+        begin = submit or self._network.submit
+        if deadline is None:
+            return await self._run(inputs, size, times, begin)
         try:
             async with asyncio.timeout(deadline):
-                return await self._run(inputs, size, times, submit or self._network.submit)
+                return await self._run(inputs, size, times, begin)
         except TimeoutError as e:
             if isinstance(e, DeadlineExceeded):
                 raise
