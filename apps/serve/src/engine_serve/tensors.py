@@ -99,6 +99,8 @@ def _from_list(tensor: InferInput) -> Array:
     if tensor.datatype == _BYTES:
         return _texts(tensor.name, np.array(data, dtype=object).reshape(-1))
     dtype = np.dtype(to_np_dtype(tensor.datatype))
+    if dtype.kind == "f" and type(data) is list and set(map(type, data)) == {float}:  # most requests
+        return _narrowed(tensor, np.fromiter(data, np.float64, len(data)), dtype)
     try:
         given = np.array(data)
     except (ValueError, OverflowError):
@@ -116,9 +118,14 @@ def _from_list(tensor: InferInput) -> Array:
     if not fits:
         what = "true and false only" if dtype.kind == "b" else f"numbers that {tensor.datatype} can hold"
         raise InputError(f"the data of input `{tensor.name}` are not {what}")
+    return _narrowed(tensor, values, dtype)
+
+
+def _narrowed(tensor: InferInput, values: Array, dtype: np.dtype[Any]) -> Array:
+    """The numbers as the tensor's type. Raises `InputError` for those that are too large."""
     with np.errstate(over="ignore"):
         found = values.astype(dtype)
-    if dtype.kind == "f" and np.any(np.isinf(found) & np.isfinite(values)):
+    if dtype.kind == "f" and not np.isfinite(found).all() and np.any(np.isinf(found) & np.isfinite(values)):
         raise InputError(f"the data of input `{tensor.name}` have numbers that are too large for {tensor.datatype}")
     return found
 
