@@ -7,6 +7,7 @@ from typing import Final
 
 from engine.errors import EngineError
 from engine.generation.generator import Generator, draft_generator
+from engine.generation.proposer import Proposer
 from engine.generation.roles import (
     LOGITS,
     columns_of,
@@ -29,7 +30,6 @@ from engine.generation.speculation import (
 )
 from engine.generation.stream import Stream
 from engine.plugin_api import ExecutableNetwork
-from engine.startup import dataclass
 
 _ROW_COST: Final = 0.3
 """The most that computing another row is taken to add to the time of a run of one row."""
@@ -42,24 +42,6 @@ _DRAFT_TRIALS: Final = 3
 
 Proposed = tuple[Proposals, Choice]
 """Proposed tokens, and the choice that has drawn them, by which they are checked."""
-
-
-@dataclass(slots=True, eq=False)
-class Proposer:
-    """What proposes tokens for one sequence.
-
-    Attributes:
-        acceptance: how many of its tokens are accepted.
-        draft: the draft with the tokens of the sequence; None for a lookup.
-        room: the most tokens that the sequence can have with proposed ones; None for no limit.
-    """
-
-    acceptance: Acceptance
-    draft: Generator | None = None
-    room: int | None = None
-    refused: int = 0
-    """How often a single token was refused since one was accepted."""
-    has_ended: bool = False
 
 
 class BatchSpeculation:

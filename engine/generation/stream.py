@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,10 @@ from engine.errors import EngineError
 from engine.generation.adapter import Adapter
 from engine.generation.constraint import Constraint
 from engine.generation.log_probabilities import TokenLogProbabilities, log_probabilities
+from engine.generation.proposer import Proposer
 from engine.generation.sampling import Sampling
 from engine.generation.speculation import Choice, Proposals, chosen_tokens
 from engine.threads import Signal
-
-if TYPE_CHECKING:
-    from engine.generation.batch_speculation import Proposer
 
 Array = NDArray[Any]
 
