@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "kernels/expert_matmul.hpp"
 #include "kernels/prepare/extension_call.hpp"
 #include "kernels/recurrent.hpp"
 
@@ -374,6 +375,10 @@ std::string described(const Fault& fault, const std::string& kernel, const std::
   if (fault.size < 0) return described_length(fault.index, faulty_steps(fault.size));
   if (reads_lengths(name)) {
     return described_length(fault.index < 0 ? fault.index + fault.size : fault.index, fault.size - 1);
+  }
+  if (kernel == "expert_matmul" && is_no_expert(fault.index)) {
+    return "row " + std::to_string(fault.index - kNoExpert) +
+           " has no experts, as the router's values for it are NaN; expected numbers";
   }
   const std::string found = std::to_string(fault.index);
   const std::string least = counts_from_end(kernel) ? std::to_string(-fault.size) : "0";

@@ -67,7 +67,12 @@ ENGINE_INLINE std::int64_t x_row(const ExpertMatmulArgs& args, std::int64_t row)
 
 std::int64_t expert_of(const ExpertMatmulArgs& args, const void* experts, std::int64_t row,
                        const KernelContext& context) {
-  return max64(0, resolve_index(load_index(experts, row, args.index_bytes), args.experts, context));
+  const std::int64_t index = load_index(experts, row, args.index_bytes);
+  if (index == kNoExpert) {
+    report_index(context, kNoExpert + row / args.ways, args.experts);
+    return 0;
+  }
+  return max64(0, resolve_index(index, args.experts, context));
 }
 
 void write_order(const ExpertMatmulArgs& args, void* const* buffers, const KernelContext& context) {

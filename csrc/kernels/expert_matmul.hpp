@@ -20,6 +20,12 @@ namespace engine {
 constexpr std::int64_t kExpertAhead = 4096;
 // Weights are in the small pages of a file. How far ahead a page is touched, so that its address is known by then.
 constexpr std::int64_t kExpertPage = 4096, kExpertPagesAhead = 3 * kExpertPage;
+// The index of an expert that could not be chosen, since the router's values are NaN (NO_EXPERT in Python). The fault
+// is this number plus the row.
+constexpr std::int64_t kNoExpert = INT64_MIN;
+static inline bool is_no_expert(std::int64_t fault) {
+  return fault < kNoExpert + (std::int64_t{1} << 32);
+}
 constexpr int kExpertDigits = 3;
 constexpr int kExpertLanes = 16;              // of the largest vector register
 constexpr std::int64_t kExpertDigitsAt = 64;  // of a row of x, behind its unit

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/expert_matmul.hpp"
 #include "kernels_bytes_common.hpp"
 
 namespace engine {
@@ -179,6 +180,12 @@ void reports_wrong_indices(const Target& target) {
     const Fault fault = run(target, c, in, y);
     expect(fault.found && fault.index == wrong && fault.size == 4, "index " + std::to_string(wrong));
   }
+  Inputs in = random_inputs(c, 3);
+  in.indices[3] = in.indices[4] = kNoExpert;
+  std::vector<float> y;
+  const Fault fault = run(target, c, in, y);
+  expect(fault.found && is_no_expert(fault.index) && fault.index - kNoExpert == 1, "the first row without experts");
+  expect(!is_no_expert(-5) && !is_no_expert(std::int64_t{-1} << 62), "an index");
 }
 
 void refuses_wrong_attributes(const Target& target) {

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from engine import Core
-from engine.errors import EngineError, ModelError, UnsupportedError
+from engine.errors import EngineError, InputError, ModelError, UnsupportedError
 from engine.onnx import model_to_proto, read_model
 from engine.onnx.contrib import DOMAIN
 from engine.ops.evaluator import ModelEvaluator
@@ -275,15 +275,31 @@ def test_infinite_values_without_a_choice(bits: int, device: str) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("bits", [0, 4])
-def test_nan_of_the_router_makes_its_token_nan(bits: int, device: str) -> None:
-    """onnxruntime gives zeros for such a token, or leaves the NaN out, by its place."""
+@pytest.mark.parametrize("normalized", [0, 1])
+def test_nan_of_the_router_fails_the_inference(bits: int, normalized: int, device: str) -> None:
+    """onnxruntime gives zeros for such a token, or leaves the NaN out, by its place: an answer that looks right."""
+    mixture = Mixture("silu", bits=bits, normalize_routing_weights=normalized)
+    network = Core().compile_model(mixture.proto().SerializeToString(), device)
+    (expected,) = network(mixture.feed()).values()
+    expected = np.array(expected)
+    wrong = mixture.feed()
+    wrong["router"] = wrong["router"].copy()
+    wrong["router"][1, 0] = wrong["router"][3, EXPERTS - 1] = np.nan
+    with pytest.raises(InputError, match=r"experts/ExpertMatMul.*row 1 has no experts, .* NaN; expected numbers"):
+        network(wrong)
+    (found,) = network(mixture.feed()).values()
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("bits", [0, 4])
+def test_nan_of_the_router_fails_exported_models(bits: int) -> None:
     mixture = Mixture("silu", bits=bits)
-    expected = mixture.by_engine(device)
-    mixture.arrays["router"][1, 0] = mixture.arrays["router"][3, EXPERTS - 1] = np.nan
-    found = mixture.by_engine(device)
-    assert np.isnan(found[[1, 3]]).all()
-    # Rounded otherwise, as products of other numbers of rows are.
-    np.testing.assert_allclose(found[[0, 2, 4]], expected[[0, 2, 4]], rtol=0, atol=2e-6 * np.abs(expected).max())
+    proto = model_to_proto(read_model(mixture.proto()))
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session.run(None, mixture.feed())
+    mixture.arrays["router"][1, 0] = np.nan
+    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument, match="out of data bounds"):
+        session.run(None, mixture.feed())
 
 
 @DEVICES

@@ -7,6 +7,7 @@ larger index are chosen; `gelu` is the approximation by tanh; `QMoE` has no soft
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, NoReturn
 
 import numpy as np
@@ -15,7 +16,7 @@ from engine.ir import Constant, Output, PartialShape, TensorType, u8
 from engine.onnx.contrib.call import FLOATS, ContribCall, contrib
 from engine.onnx.contrib.packed_elements import Array, constant_of, is_constant, unpacked
 from engine.onnx.upgrades.emit import emit, i64_scalar, i64s, rank_of, reshape_like, scalar_like
-from engine.ops.internal import ExpertMatMul
+from engine.ops.internal import NO_EXPERT, ExpertMatMul
 from engine.startup import dataclass
 
 _BITS: Final = (2, 4, 8)
@@ -38,8 +39,8 @@ _ROUTING: Final = (
 def _moe(call: ContribCall) -> list[Output]:
     experts = _experts(call)
     layers = [_Layer.of_numbers(call, index, experts) for index in (2, 4, 6) if call.has_input(index)]
-    weights, chosen = _routing(call, experts, normalizes=bool(call.choice("normalize_routing_weights", 0, (0, 1))))
-    return [_mixture(call, layers, weights, chosen)]
+    choice = _routing(call, experts, normalizes=bool(call.choice("normalize_routing_weights", 0, (0, 1))))
+    return [_mixture(call, layers, choice)]
 
 
 @contrib(
@@ -69,10 +70,10 @@ def _quantized_moe(call: ContribCall) -> list[Output]:
         if call.has_input(index):
             layers.append(_Layer.of_codes(call, number, index, experts))
     call.choice("normalize_routing_weights", 0, (0, 1))
-    weights, chosen = _routing(call, experts, normalizes=True)
+    choice = _routing(call, experts, normalizes=True)
     if call.has_input(14):
-        weights = _given_weights(call, chosen)
-    return [_mixture(call, layers, weights, chosen)]
+        choice = replace(choice, weights=_given_weights(call, choice.indices))
+    return [_mixture(call, layers, choice)]
 
 
 def _experts(call: ContribCall) -> int:
@@ -87,11 +88,24 @@ def _experts(call: ContribCall) -> int:
 # -- the router --------------------------------------------------------------------------------------------------
 
 
-def _routing(call: ContribCall, experts: int, *, normalizes: bool) -> tuple[Output, Output]:
-    """The weights and indices of the chosen experts, [T, k].
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The experts of each token, each [T, k].
+
+    Attributes:
+        indices: within the range, also for tokens with NaN.
+        checked: the indices; `NO_EXPERT` for values that are NaN, which fails the inference.
+    """
+
+    weights: Output
+    indices: Output
+    checked: Output
+
+
+def _routing(call: ContribCall, experts: int, *, normalizes: bool) -> _Choice:
+    """The chosen experts and their weights.
 
     Of equal values, TopK chooses the first ones, and onnxruntime the last ones: so experts are counted from the end.
-    A NaN, which TopK counts as the largest, makes all weights of its row NaN.
     """
     probabilities = call.ranked(1, 2)
     call.typed(1, FLOATS if call.input(0).element_type not in FLOATS else {call.input(0).element_type})
@@ -103,9 +117,12 @@ def _routing(call: ContribCall, experts: int, *, normalizes: bool) -> tuple[Outp
     backwards = emit("Slice", probabilities, i64s([-1]), i64s([-(experts + 1)]), i64s([1]), i64s([-1]))
     largest = _emit_two("TopK", backwards, i64s([count]), axis=-1)
     chosen = emit("Sub", i64_scalar(experts - 1), largest[1])
+    # TopK counts NaN as the largest value, so that it is among the chosen ones.
+    checked = emit("Where", emit("IsNaN", largest[0]), i64_scalar(NO_EXPERT), chosen)
     if normalizes:
-        return emit("Softmax", largest[0], axis=-1), chosen
-    return emit("GatherElements", emit("Softmax", probabilities, axis=-1), chosen, axis=1), chosen
+        return _Choice(emit("Softmax", largest[0], axis=-1), chosen, checked)
+    weights = emit("GatherElements", emit("Softmax", probabilities, axis=-1), chosen, axis=1)
+    return _Choice(weights, chosen, checked)
 
 
 def _given_weights(call: ContribCall, chosen: Output) -> Output:
@@ -280,7 +297,7 @@ def _expect(call: ContribCall, index: int, wanted: list[int]) -> None:
 # -- the mixture -------------------------------------------------------------------------------------------------
 
 
-def _mixture(call: ContribCall, layers: list[_Layer], weights: Output, chosen: Output) -> Output:
+def _mixture(call: ContribCall, layers: list[_Layer], choice: _Choice) -> Output:
     """The sum of the chosen experts' results, times their weights, in the shape of the input."""
     x = call.typed(0, FLOATS)
     if rank_of(call.ranked(0, 2, 3)) is None:
@@ -289,10 +306,10 @@ def _mixture(call: ContribCall, layers: list[_Layer], weights: Output, chosen: O
     _check_lengths(call, layers)
     rows = x if rank_of(x) == 2 else emit("Reshape", x, i64s([-1, first.columns]))
     _check_tokens(call, rows)
-    value = _activated(call, layers, emit("Unsqueeze", rows, i64s([1])), chosen)
-    value = second.product(value, chosen)
+    value = _activated(call, layers, emit("Unsqueeze", rows, i64s([1])), choice.checked)
+    value = second.product(value, choice.checked)
     # As a product of a row with a matrix: the sum over the experts without a tensor of the weighted results.
-    value = emit("MatMul", emit("Unsqueeze", weights, i64s([1])), value)
+    value = emit("MatMul", emit("Unsqueeze", choice.weights, i64s([1])), value)
     value = emit("Squeeze", value, i64s([1]))
     return value if rank_of(x) == 2 else reshape_like(value, x)
 

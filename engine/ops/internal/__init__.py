@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from engine.ops.internal.channel_shuffle import ChannelShuffle
     from engine.ops.internal.compressed_gather import CompressedGather, CompressedGatherSpec
     from engine.ops.internal.compressed_matmul import CompressedMatMul, CompressedMatMulSpec
-    from engine.ops.internal.expert_matmul import ExpertMatMul, ExpertMatMulSpec
+    from engine.ops.internal.expert_matmul import NO_EXPERT, ExpertMatMul, ExpertMatMulSpec
     from engine.ops.internal.fused_attention import FusedAttention, FusedAttentionSpec
     from engine.ops.internal.fused_conv import FusedConv
     from engine.ops.internal.fused_matmul import FusedMatMul
@@ -40,7 +40,7 @@ else:
         "engine.ops.internal.channel_shuffle": ["ChannelShuffle"],
         "engine.ops.internal.compressed_gather": ["CompressedGather", "CompressedGatherSpec"],
         "engine.ops.internal.compressed_matmul": ["CompressedMatMul", "CompressedMatMulSpec"],
-        "engine.ops.internal.expert_matmul": ["ExpertMatMul", "ExpertMatMulSpec"],
+        "engine.ops.internal.expert_matmul": ["NO_EXPERT", "ExpertMatMul", "ExpertMatMulSpec"],
         "engine.ops.internal.fused_attention": ["FusedAttention", "FusedAttentionSpec"],
         "engine.ops.internal.fused_conv": ["FusedConv"],
         "engine.ops.internal.fused_matmul": ["FusedMatMul"],
@@ -54,11 +54,11 @@ else:
     })  # fmt: skip
 
 __all__ = [
-    "ACTIVATIONS", "BINARY_OPERATORS", "INTERNAL_DOMAIN", "Activation", "ByteTable", "ChannelNormalization",
-    "ChannelShuffle", "Codes", "CompressedGather", "CompressedGatherSpec", "CompressedMatMul",
+    "ACTIVATIONS", "BINARY_OPERATORS", "INTERNAL_DOMAIN", "NO_EXPERT", "Activation", "ByteTable",
+    "ChannelNormalization", "ChannelShuffle", "Codes", "CompressedGather", "CompressedGatherSpec", "CompressedMatMul",
     "CompressedMatMulSpec", "ExpertMatMul", "ExpertMatMulSpec", "FusedAttention", "FusedAttentionSpec", "FusedConv",
-    "FusedMatMul", "ProductOperands",
-    "Quantized", "QuantizedAveragePool", "QuantizedBinary", "QuantizedBinarySpec", "QuantizedConv",
-    "QuantizedMatMul", "QuantizedProduct", "QuantizedSoftmax", "QuantizedSoftmaxSpec", "ScaleShift", "activation_of",
-    "apply_activation", "as_onnx", "byte_codes", "decompose", "has_internal_nodes", "is_internal", "softmax_codes",
+    "FusedMatMul", "ProductOperands", "Quantized", "QuantizedAveragePool", "QuantizedBinary", "QuantizedBinarySpec",
+    "QuantizedConv", "QuantizedMatMul", "QuantizedProduct", "QuantizedSoftmax", "QuantizedSoftmaxSpec", "ScaleShift",
+    "activation_of", "apply_activation", "as_onnx", "byte_codes", "decompose", "has_internal_nodes", "is_internal",
+    "softmax_codes",
 ]  # fmt: skip

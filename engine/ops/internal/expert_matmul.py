@@ -24,6 +24,9 @@ _WEIGHTS: Final = [f"tensor({name})" for name in ("float", "float16", "bfloat16"
 _SCALES: Final = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"]
 _INDICES: Final = ["tensor(int64)", "tensor(int32)"]
 
+NO_EXPERT: Final = -(1 << 63)
+"""The index of an expert that was not chosen, as the router's values are NaN; kNoExpert in csrc is the same."""
+
 
 def ExpertMatMul(  # noqa: N802 - constructors of operators are called as the operators are
     x: OutputLike,
@@ -41,7 +44,8 @@ def ExpertMatMul(  # noqa: N802 - constructors of operators are called as the op
 
     Args:
         x: [T, k, K], or [T, 1, K] for the same row for all experts of a token.
-        experts: [T, k], indices of experts, i64 or i32; negative ones count from the end.
+        experts: [T, k], indices of experts, i64 or i32; negative ones count from the end. `NO_EXPERT` fails the
+            inference, with an error that names the node and the row: a router's values are NaN.
         weights: [E, N, K] of the type of x; or, with `bits`, u8 [E, N, K * bits / 8], in which each row has its codes
             one after another, the first in the low bits.
         scale: [E, N, blocks], for weights that are codes; converted to the type of x.
@@ -249,6 +253,9 @@ def _compile(node: Node) -> Evaluator:
         tokens, ways = experts.shape
         if x.shape[0] != tokens or x.shape[1] not in (1, ways):
             raise ModelError(f"x is {x.shape} and the experts are {experts.shape}; expected equal tokens")
+        if (experts == NO_EXPERT).any():
+            row = int(np.argwhere(experts == NO_EXPERT)[0][0])
+            raise ModelError(f"row {row} has no experts, as the router's values for it are NaN; expected numbers")
         wrong = experts[(experts < -len(weights)) | (experts >= len(weights))]
         if wrong.size:
             raise ModelError(f"expert {wrong.flat[0]} is out of range; expected 0..{len(weights) - 1}")
