@@ -1,15 +1,17 @@
-"""A language model with experts whose router gives NaN for one token.
+"""Models with experts: a router that gives NaN for one token, and weights that are larger than the memory.
 
-If one fails, such a token ends the answers of other users, or its NaN stays in the keys and values of a sequence.
+If one fails, such a token ends the answers of other users, or its NaN stays in the keys and values of a sequence; or
+the memory must hold all experts.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core
 from engine.errors import InputError
@@ -19,6 +21,7 @@ from tests.genai_decoders import WIDTH, Decoder
 
 BAD = 13
 EXPERTS, INNER = 4, 16
+MANY = 64
 WHY = r"ExpertMatMul.*row [0-4] has no experts, as the router's values for it are NaN; expected numbers"
 
 
@@ -94,3 +97,67 @@ def test_only_the_sequence_with_the_token_fails(device: str) -> None:
             in_step.result()
         assert [stream.result() for stream in streams] == alone
         assert scheduler.failure is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process as Linux has it")
+@pytest.mark.parametrize(("bits", "length"), [(0, 512), (4, 1024)])
+def test_weights_stay_in_the_file_and_others_than_chosen_ones_are_not_read(
+    bits: int, length: int, tmp_path: Path
+) -> None:
+    """Otherwise a model that is larger than the memory would not run, or would be read from the disk for each token."""
+    path = tmp_path / "experts.onnx"
+    size = write_mixture(path, bits, length)
+    before = resident()
+    network = Core().compile_model(path, "CPU", {"INFERENCE_NUM_THREADS": 1})
+    request = network.create_infer_request()
+    router = np.zeros((1, MANY), np.float32)
+    router[0, :2] = 1
+    request.infer({"x": np.ones((1, length), np.float32), "router": router})
+    after = resident()
+    # Two experts of 64, and what the system maps around the addresses that are read.
+    assert after["RssFile"] - before["RssFile"] < size / 4
+    assert after["RssAnon"] - before["RssAnon"] < size / 4
+    for chosen in range(2, 40):
+        router[0, chosen] = 100
+        request.infer({"x": np.ones((1, length), np.float32), "router": router})
+        router[0, chosen] = 0
+    assert resident()["RssAnon"] - before["RssAnon"] < size / 4
+
+
+def write_mixture(path: Path, bits: int, length: int) -> int:
+    """A MoE or QMoE of 64 experts with weights of zeros, in a file beside it; the bytes of that file."""
+    tensors = []
+    place = 0
+    columns = length * bits // 8 if bits else length
+    for name in ("w1", "w2"):
+        shapes = [(name, TensorProto.UINT8 if bits else TensorProto.FLOAT, (MANY, length, columns))]
+        if bits:
+            shapes.append((f"{name}_scales", TensorProto.FLOAT, (MANY, length, length // 32)))
+        for each, kind, shape in shapes:
+            nbytes = int(np.prod(shape)) * (1 if kind == TensorProto.UINT8 else 4)
+            tensor = TensorProto(name=each, data_type=kind, dims=shape, data_location=TensorProto.EXTERNAL)
+            for key, value in (("location", "experts.bin"), ("offset", place), ("length", nbytes)):
+                tensor.external_data.add(key=key, value=str(value))
+            tensors.append(tensor)
+            place += nbytes
+    with open(path.with_name("experts.bin"), "wb") as file:
+        file.truncate(place)
+    inputs = ["x", "router", "w1", *(["w1_scales"] if bits else []), "", "w2", *(["w2_scales"] if bits else [])]
+    more: dict[str, Any] = {"expert_weight_bits": bits, "block_size": 32} if bits else {}
+    node = helper.make_node(
+        "QMoE" if bits else "MoE", inputs, ["y"], domain="com.microsoft", k=2, activation_type="silu", **more
+    )
+    x, router, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, count])
+        for name, count in (("x", length), ("router", MANY), ("y", length))
+    )
+    graph = helper.make_graph([node], "mixture", [x, router], [y], tensors)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
+    return place
+
+
+def resident() -> dict[str, int]:
+    """The resident bytes of this process: its own, and those of files."""
+    fields = (line.split() for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Rss"))
+    return {name.rstrip(":"): int(value) << 10 for name, value, *_ in fields}
