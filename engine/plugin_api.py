@@ -351,6 +351,12 @@ class ExecutableNetwork(HostedNetwork[PluginT]):
     def release(self) -> None:
         """Optional. Free caches that later inferences fill again, for `release_memory`. Inferences may be running."""
 
+    def prepare(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Optional. Make what inferences with these shapes need: of the inputs, and then of the variables' values.
+
+        For `prepare_shapes`; the first inference makes it otherwise. Raises `InputError` if the model cannot take them.
+        """
+
 
 class CoreHandle(Protocol):
     """The part of the `Core` that plugins created by it may use. Thread-safe."""

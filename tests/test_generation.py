@@ -97,6 +97,37 @@ def test_greedy_tokens_are_those_of_onnxruntime(name: str, device: str) -> None:
     assert generator.tokens == [PROMPT + greedy(name, PROMPT, 6)]
 
 
+@pytest.mark.parametrize("name", ["llama.dynamo23", "gpt2.dynamo20", *STATIC[:1]])
+def test_nothing_is_planned_after_a_warm_up(name: str) -> None:
+    """The first prompt and token take no longer than later ones, and are the same."""
+    compiled, other = network(name), network(name)
+    generator, expected = Generator(compiled), Generator(other)
+    generator.warm_up(4)
+    assert generator.tokens == []
+    planned = compiled.get_metric("LOWERED_PLANS")
+    assert planned > 0
+    for prompt in ([3, 14, 15, 9], [2, 7], [8, 1, 8]):
+        assert generator.generate(prompt, 2) == expected.generate(prompt, 2)
+    assert compiled.get_metric("LOWERED_PLANS") == planned
+    generator.reset()
+    assert generator.generate([1, 2, 3], 2) == Generator(other).generate([1, 2, 3], 2)
+    assert compiled.get_metric("LOWERED_PLANS") == planned
+
+
+def test_a_warm_up_of_a_device_without_plans_and_of_wrong_lengths(llama: Any) -> None:
+    Generator(network(device="TEMPLATE")).warm_up()
+    generator = Generator(llama)
+    with pytest.raises(InputError, match="tokens is 0; expected 1 or more"):
+        generator.warm_up(0)
+    with pytest.raises(InputError, match="sequences is"):
+        generator.warm_up(1, 0)
+    with pytest.raises(InputError, match="`input_ids` has no shape"):
+        llama.prepare_shapes({})
+    shapes = {port.name: [1, 2] for port in llama.inputs}
+    with pytest.raises(InputError, match=r"`input_ids` cannot have shape \[1, 2, 3\]"):
+        llama.prepare_shapes({**shapes, "input_ids": [1, 2, 3]})
+
+
 def test_a_prompt_in_parts_and_tokens_in_between(llama: Any) -> None:
     whole, parts = Generator(llama), Generator(llama)
     expected = whole.generate(PROMPT, 5)

@@ -7,7 +7,14 @@ import pytest
 
 from engine import ops
 from engine.ir import Constant, Dimension, Model, Parameter, Result, Variable, f32, i64
-from engine.lowering import InputLengths, LengthPattern, irregular_node, pattern_between, pattern_of_growth
+from engine.lowering import (
+    InputLengths,
+    LengthPattern,
+    irregular_node,
+    pattern_between,
+    pattern_of_growth,
+    pattern_of_sequences,
+)
 from engine.lowering.lengths import Relation
 
 PAST, IDS, MASK, BATCH = range(4)
@@ -52,6 +59,31 @@ def test_a_growing_past_takes_the_mask_with_it() -> None:
     assert pattern.leading((20, 3, 1, 21)) is None
     # No other length says that this one follows the past.
     assert pattern_of_growth((7, 2, 1, 12)).vector((8,)) == (8, 2, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("vector", "other", "leads"),
+    [
+        ((0, 1, 5, 5), (0, 1, 9, 9), (9,)),  # a prompt: the mask is over its tokens
+        ((7, 1, 5, 12), (3, 1, 4, 7), (3, 4)),  # a prompt after a past
+        ((7, 1, 7, 14), (3, 1, 4, 7), (3, 4)),  # as long as the past
+        ((7, 3, 1, 8), (9, 4, 1, 10), (9, 4)),  # a token of each of several sequences
+        ((7, 5, 5, 12), (3, 5, 4, 7), (3, 4)),  # as many sequences as tokens
+        ((7, 1, 5, 5), (3, 1, 4, 4), (3, 4)),  # no mask over the past
+    ],
+)
+def test_the_pattern_of_sequences(vector: tuple[int, ...], other: tuple[int, ...], leads: tuple[int, ...]) -> None:
+    pattern = pattern_of_sequences(vector, {1})
+    assert pattern is not None
+    assert pattern.leading(vector) is not None
+    assert pattern.leading(other) == leads
+    assert pattern.vector(leads) == other
+
+
+@pytest.mark.parametrize("vector", [(7, 1, 1, 8), (0, 1, 1, 1), (7, 1, 5, 11), (7, 2)])
+def test_lengths_that_are_not_those_of_sequences(vector: tuple[int, ...]) -> None:
+    """One token of one sequence, a length that neither is, and a model without tokens."""
+    assert pattern_of_sequences(vector, {1}) is None
 
 
 @pytest.mark.parametrize(

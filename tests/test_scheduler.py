@@ -58,6 +58,19 @@ def test_each_sequence_gets_what_it_gets_alone(name: str, slots: int) -> None:
     assert found == [alone(compiled, prompt, count) for prompt, count in zip(PROMPTS, counts, strict=True)]
 
 
+def test_nothing_is_planned_after_a_warm_up() -> None:
+    """No sequence waits for plans: prompts, chunks of them, and batches of any number of sequences."""
+    compiled = network()
+    with Scheduler(compiled, 4, prompt_chunk=3) as scheduler:
+        scheduler.warm_up(8)
+        planned = compiled.get_metric("LOWERED_PLANS")
+        assert planned > 0
+        streams = [scheduler.submit(prompt, 6) for prompt in PROMPTS if len(prompt) > 1]
+        found = [stream.result() for stream in streams]
+        assert compiled.get_metric("LOWERED_PLANS") == planned
+    assert found == [alone(network(), prompt, 6) for prompt in PROMPTS if len(prompt) > 1]
+
+
 def test_sampling_and_stop_tokens_of_each(llama: Any) -> None:
     drawn = Sampling(temperature=1.5, seed=4)
     expected = alone(llama, PROMPTS[0], 12)

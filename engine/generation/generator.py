@@ -38,6 +38,7 @@ from engine.generation.roles import (
     require_rewinding,
     room_of,
     shown,
+    tokens_to_prepare,
     vocabulary_of,
 )
 from engine.generation.sampling import Sampling
@@ -310,6 +311,22 @@ class Generator:
         seed = self.sampling.seed
         repeated.randoms[1:] = [np.random.default_rng(None if seed is None else [seed, row]) for row in range(1, count)]
         self._sequences = repeated
+
+    def warm_up(self, tokens: int = 128, sequences: int = 1) -> None:
+        """Prepare prompts, and tokens after them, so that the first ones take no longer than later ones.
+
+        Without it, the first prompt, the first token, and the first tokens appended to a text take longer, on devices
+        that make plans for them. Prompts of several times `tokens` are included. Computes nothing, and changes no
+        sequence. Raises `InputError` if the model cannot take so many tokens.
+        """
+        _check_count(sequences, "sequences")
+        tokens = tokens_to_prepare(self._network, tokens, self._room)
+        for past, new in ((0, tokens), (tokens, 1), (tokens, tokens)):
+            rows = [[0] * (past + new) for _ in range(sequences)]
+            known = Batch.empty(sequences, None).extended(rows)
+            known.computed = past
+            given, _ = self._inputs(known)
+            self._network.prepare_shapes({name: value.shape for name, value in given.items()}, past)
 
     # -- the next tokens --------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from engine.generation.roles import (
     input_for,
     largest_token,
     listed_tokens,
+    tokens_to_prepare,
     vocabulary_of,
 )
 from engine.generation.sampling import Sampling
@@ -192,6 +193,21 @@ class Scheduler(Participant):
             self._waiting.append(stream)
             self._changed.notify_all()
         return stream
+
+    def warm_up(self, tokens: int = 128) -> None:
+        """Prepare prompts, chunks of them, and batches of tokens, so that no sequence waits for it later.
+
+        Without it, the first prompts, chunks and numbers of sequences take longer, on devices that make plans for them.
+        Prompts and chunks of several times `tokens` are included. Runs nothing.
+        """
+        tokens = tokens_to_prepare(self._network, tokens)
+        shapes = [(1, 0, tokens), (1, tokens, 1)]
+        if self._count > 1:
+            shapes += [(1, tokens, tokens)] + [(2, tokens, 1)] * self._is_batched
+        for rows, past, new in shapes:
+            ids, mask = np.zeros((rows, new), np.int64), np.ones((rows, past + new), bool)
+            given = self._inputs(ids, mask, ids) | self._adapters.inputs([None] * rows)
+            self._network.prepare_shapes({name: value.shape for name, value in given.items()}, past)
 
     @property
     def failure(self) -> DeviceError | None:

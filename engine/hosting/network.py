@@ -16,7 +16,15 @@ from engine.blob import (
     SigningKey,
     WeightsFile,
 )
-from engine.errors import BlobError, BlobFormatError, BlobSignatureError, Cancelled, PluginContractError, PluginError
+from engine.errors import (
+    BlobError,
+    BlobFormatError,
+    BlobSignatureError,
+    Cancelled,
+    InputError,
+    PluginContractError,
+    PluginError,
+)
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.version import API_VERSION, engine_version
 from engine.hosting.wrapping import metric_value, not_initialised, plugin_errors, wrong_return
@@ -193,6 +201,10 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     @abstractmethod
     def release(self) -> None:
         """Free caches that later inferences fill again; inferences may be running."""
+
+    @abstractmethod
+    def prepare(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """See `ExecutableNetwork`."""
 
     @final
     @property
@@ -472,6 +484,41 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
             self._submissions.release_idle()
         with plugin_errors(self.plugin.name, "release"):
             self.release()
+
+    @final
+    def prepare_shapes(self, shapes: Mapping[str, Sequence[int]], past: int = 0) -> None:
+        """Prepare inferences with inputs of these shapes, so that the first one takes no longer than later ones.
+
+        A device that makes plans for shapes makes those for the given ones, and if it can, for other numbers of tokens
+        and sequences. Devices that make none do nothing. Nothing is inferred, and no request is changed.
+
+        Args:
+            shapes: the shape of each input, by name.
+            past: the length of the variables along the dimension that grows.
+
+        Raises `InputError` if an input is missing, or the model cannot take these shapes.
+        """
+        from engine.ir import PartialShape, TensorType  # which a network from a blob may not need
+
+        found, lengths = [], dict[object, int]()
+        for port in self.inputs:
+            if port.name not in shapes:
+                raise InputError(f"{self.name}: input `{port.name}` has no shape; got {', '.join(shapes) or 'none'}")
+            shape = tuple(shapes[port.name])
+            known = port.type.shape if isinstance(port.type, TensorType) else None
+            if known is None or not known.compatible(PartialShape(shape)):
+                raise InputError(f"{self.name}: input `{port.name}` cannot have shape {list(shape)}; it is {port.type}")
+            found.append(shape)
+            if known.rank.is_static:
+                lengths |= {dim.symbol: length for dim, length in zip(known, shape, strict=True) if dim.symbol}
+        for state in self.signature.states:
+            dims = zip(state.before.shape, state.variable.initial.shape, strict=True)
+            value = [dim.min if dim.is_static else lengths.get(dim.symbol, first) for dim, first in dims]
+            if state.variable.axis is not None:
+                value[state.variable.axis] = past
+            found.append(tuple(value))
+        with plugin_errors(self.plugin.name, "prepare"):
+            self.prepare(found)
 
     @final
     def export_model(

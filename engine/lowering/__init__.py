@@ -44,6 +44,7 @@ from engine.lowering.lengths import (
     irregular_node,
     pattern_between,
     pattern_of_growth,
+    pattern_of_sequences,
 )
 from engine.lowering.network import GraphNetwork, constants_of, read_graph, write_graph
 from engine.lowering.plan_cache import PlanCache
@@ -95,6 +96,7 @@ __all__ = [
     "known_shapes",
     "pattern_between",
     "pattern_of_growth",
+    "pattern_of_sequences",
     "prepare",
     "query",
     "read_graph",

@@ -7,7 +7,7 @@ follow from its leading lengths, so that one plan can serve all the lengths that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations, product
 from typing import Final, TypeAlias
 
@@ -70,6 +70,8 @@ class InputLengths:
         self.has_past = bool(growing)
         symbols: dict[object, int] = {}
         names = ["the past"]
+        rows = {each.parameter: each.batch_axis for each in model.variables}
+        sequences: set[int] = set()
         self._places: list[tuple[int, int, int]] = []  # input, axis, group
         for index, parameter in enumerate(model.parameters):
             if not isinstance(parameter.type, TensorType) or parameter.type.shape.rank.is_dynamic:
@@ -80,8 +82,12 @@ class InputLengths:
                 elif dim.is_dynamic:
                     group = symbols.setdefault(dim.symbol or (index, axis), len(symbols) + 1)
                     self._places.append((index, axis, group))
+                    if rows.get(parameter.friendly_name, 0 if len(parameter.type.shape) > 1 else -1) == axis:
+                        sequences.add(group)
                     if group == len(names):
                         names.append(dim.symbol or f"dimension {axis} of {parameter.friendly_name}")
+        self.sequences = frozenset(sequences)
+        """The groups of the number of sequences: the first dimension of inputs, and the one that variables state."""
         self.count = len(symbols) + 1
         self.names = tuple(names)
         """A name for each group: its symbol, or a place where it occurs."""
@@ -150,6 +156,39 @@ def pattern_of_growth(vector: LengthVector) -> LengthPattern:
     ]
     relations[_PAST] = Relation(0, (0,))
     return LengthPattern((_PAST,), tuple(relations))
+
+
+def pattern_of_sequences(vector: LengthVector, sequences: Collection[int]) -> LengthPattern | None:
+    """The pattern of a model of sequences, as one vector shows it: the past varies, and the number of new tokens or,
+    for one new token, that of sequences, which the groups `sequences` are.
+
+    Every other length is that of the past and the new tokens, or that of the new tokens. None if it is neither, or if
+    nothing but the past varies.
+    """
+    past, rows = vector[_PAST], {vector[group] for group in sequences}
+    others = [group for group in range(len(vector)) if group != _PAST and group not in sequences]
+    if not others or len(rows) > 1:
+        return None
+    new = min(vector[group] for group in others)
+    if any(vector[group] not in (new, past + new) for group in others):
+        return None
+    varying = [group for group in others if vector[group] == new] if new > 1 else sorted(sequences)
+    if not varying or vector[varying[0]] < 2:
+        return None
+    leads = (_PAST, varying[0]) if past else (varying[0],)
+    relations = []
+    for group, length in enumerate(vector):
+        if group in varying:
+            relations.append(Relation(0, (len(leads) - 1,)))
+        elif group == _PAST:
+            relations.append(Relation(0, (0,)) if past else Relation(0))
+        elif group in sequences:
+            relations.append(Relation(length))
+        elif length == past + new and past:
+            relations.append(Relation(0, (0, 1)) if new > 1 else Relation(new, (0,)))
+        else:
+            relations.append(Relation(length))
+    return LengthPattern(leads, tuple(relations))
 
 
 def pattern_between(first: LengthVector, second: LengthVector) -> LengthPattern | None:

@@ -6,7 +6,7 @@ import io
 import json
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError
 from engine.plugin_api import (
@@ -152,6 +152,11 @@ class AutoNetwork(ExecutableNetwork):
         """Have the networks release their memory."""
         for network in self.selection.networks():
             network.release_memory()
+
+    def prepare(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Have the networks that exist now prepare."""
+        for network in self.selection.networks():
+            network.prepare(shapes)
 
 
 def _check_equal(outer: Signature, inner: Signature) -> None:

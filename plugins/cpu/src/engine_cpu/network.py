@@ -295,6 +295,11 @@ class CpuNetwork(GraphNetwork):
         if self.programs is not None:
             self.programs.release()
 
+    def prepare(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Build the program for inputs of these shapes, for other lengths too if possible."""
+        if self.programs is not None:
+            self.programs.prepare(tuple(shapes))
+
     def native_plans(self) -> list[Plan]:
         """The native plans of the network or, with dynamic shapes, of the program used last."""
         program = self.program if self.programs is None else self.programs.last

@@ -17,6 +17,7 @@ from engine.lowering import (
     irregular_node,
     pattern_between,
     pattern_of_growth,
+    pattern_of_sequences,
     shapes_of,
 )
 from engine.startup import paused_collector
@@ -87,8 +88,21 @@ class Programs:
         self.last = self._found(inputs, may_assume)
         return self.last
 
+    def prepare(self, shapes: Shapes) -> None:
+        """Build what inputs of these shapes need, and if possible those of other numbers of tokens and sequences."""
+        vector = self.lengths.vector(shapes) if self.lengths.is_complete else None
+        if vector is not None and not self.why_none and self.lengths.has_past:
+            if self._known(vector, may_assume=True) is not None:
+                return
+            pattern = pattern_of_sequences(vector, self.lengths.sequences)
+            if pattern is not None and self._made(pattern, vector, shapes, may_assume=True) is not None:
+                return
+        self._of_shapes(shapes, may_assume=True)
+
     def _found(self, inputs: Sequence[Value], may_assume: bool) -> Program | BoundFamily:
-        shapes = shapes_of(inputs)
+        return self._of_shapes(shapes_of(inputs), may_assume)
+
+    def _of_shapes(self, shapes: Shapes, may_assume: bool) -> Program | BoundFamily:
         known = self._exact.cached((shapes, may_assume))
         if known is not None:
             return _bound(known)
@@ -136,6 +150,15 @@ class Programs:
         return self._exact.plans()
 
     def _of_family(self, vector: LengthVector, shapes: Shapes, may_assume: bool) -> BoundFamily | None:
+        if (found := self._known(vector, may_assume)) is not None:
+            return found
+        for pattern in self._patterns(vector):
+            if (found := self._made(pattern, vector, shapes, may_assume)) is not None:
+                return found
+        return None
+
+    def _known(self, vector: LengthVector, may_assume: bool) -> BoundFamily | None:
+        """The program of a family that exists."""
         for index, family in enumerate(reversed(self._families.plans())):
             if isinstance(family, FamilyProgram) and (may_assume or not family.is_assuming):
                 found = family.at(vector)
@@ -143,18 +166,27 @@ class Programs:
                     if index:
                         self._families.touch(family)
                     return found
-        for pattern in self._patterns(vector):
-            made = self._families.get(self._key(pattern, vector, shapes, may_assume))
-            if isinstance(made, FamilyProgram) and (found := made.at(vector)) is not None:
-                self._seen.append((vector, None))
-                return found
         return None
+
+    def _made(
+        self, pattern: LengthPattern, vector: LengthVector, shapes: Shapes, may_assume: bool
+    ) -> BoundFamily | None:
+        """The program of the family of a pattern, if there is one for these lengths."""
+        made = self._families.get(self._key(pattern, vector, shapes, may_assume))
+        found = made.at(vector) if isinstance(made, FamilyProgram) else None
+        if found is not None:
+            self._seen.append((vector, None))
+        return found
 
     def _patterns(self, vector: LengthVector) -> list[LengthPattern]:
         """The patterns for which a family of these lengths is worthwhile."""
         found = [pattern_between(seen, vector) for seen, _ in reversed(self._seen.copy())]
         patterns = [pattern for pattern in found if pattern is not None]
         if self.lengths.has_past and vector[0] > 0:
+            several = pattern_of_sequences(vector, self.lengths.sequences)
+            # Numbers of new tokens are expected to vary; those of sequences, once they have.
+            if several is not None and self.lengths.sequences.isdisjoint(several.leads):
+                patterns.append(several)
             patterns.append(pattern_of_growth(vector))
         return list(dict.fromkeys(patterns))
 
