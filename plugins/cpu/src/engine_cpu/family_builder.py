@@ -61,6 +61,8 @@ class FamilyBuilder:
 
     def __init__(self, prepared: CpuGraph, lengths: InputLengths, compiler: ProgramBuilder) -> None:
         self._prepared, self._lengths, self._compiler = prepared, lengths, compiler
+        self._is_free = False
+        """Whether a family of layers that repeat was made without a decision that depends on size."""
 
     def build(
         self,
@@ -82,12 +84,14 @@ class FamilyBuilder:
         """
         reasons: list[NoFamily] = []
         plans = RecordedPlans(
-            self._prepared, self._lengths, self._compiler, pattern, static, self._short, may_assume=may_assume
-        )
+            self._prepared, self._lengths, self._compiler, pattern, static, self._short,
+            may_assume=may_assume, is_free=self._is_free,
+        )  # fmt: skip
         for least, most in dict.fromkeys(ranges):
             plans.decide(least, most, known)
             made = self._fitted(pattern, least, most, plans)
             if isinstance(made, FamilyProgram):
+                self._is_free = self._short is not None and not plans.has_choices
                 return made
             reasons.append(made)
         logger.info("%s: a plan for each length: %s", self._prepared.graph.name, reasons[0])

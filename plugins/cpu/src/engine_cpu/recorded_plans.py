@@ -50,7 +50,8 @@ class PreparedShortForm:
 class RecordedPlans:
     """The recorded plans for the lengths of a pattern, which all follow the same choices.
 
-    If the graph has a `short` form, one of them is lowered, and the others only for that.
+    If the graph has a `short` form, one of them is lowered, and the others only for that. `is_free`: no decision in the
+    graph depends on size.
     """
 
     def __init__(
@@ -63,20 +64,27 @@ class RecordedPlans:
         short: PreparedShortForm | None,
         *,
         may_assume: bool,
+        is_free: bool = False,
     ) -> None:
         self._prepared, self._lengths, self._compiler = prepared, lengths, compiler
         self._pattern, self._static, self._may_assume = pattern, static, may_assume
+        self._is_free = is_free
         self._choices = Choices()
         self._made: dict[LengthVector, Recording | Misfit] = {}
         self._short = short
         self._longest: LengthVector = ()
         self._expansion: Expansion | None = None
 
+    @property
+    def has_choices(self) -> bool:
+        """Whether a decision depended on size."""
+        return not self._choices.is_empty
+
     def decide(self, least: Lengths, most: Lengths, known: Sequence[tuple[LengthVector, Choices]]) -> None:
         """Choose for a range: as a plan in it that was used, or as one at its beginning."""
         self._longest = self._pattern.vector(most)
-        if known and all(choices.is_empty for _, choices in known):
-            return  # no decision in this graph depends on size
+        if self._is_free or (known and all(choices.is_empty for _, choices in known)):
+            return
         choices = self._of_range(least, most, known)
         if choices is not self._choices:
             self._choices, self._made, self._expansion = choices, {}, None
@@ -100,7 +108,9 @@ class RecordedPlans:
                 return choices
         choices = Choices()
         try:
-            self._recorded(self._pattern.vector(tuple(max(low, _MIN_DECIDED_LENGTH) for low in least)), choices)
+            vector = self._pattern.vector(tuple(max(low, _MIN_DECIDED_LENGTH) for low in least))
+            if self._short is None or not self._decides_nothing(self._short, vector):
+                self._recorded(vector, choices)
         except (PlanError, InputError):
             return Choices()  # the first plan decides
         return choices
@@ -118,7 +128,7 @@ class RecordedPlans:
                 self._short = short
             if vector in self._made:
                 return None
-            return self._expansion.at(self._recorded_short(self._short, vector))
+            return self._expansion.at(self._recorded_short(self._short, vector, self._choices))
         except (Misfit, PlanError, InputError, OutOfMemoryError):
             return None  # it is lowered, which shows whether the whole model has the same error
 
@@ -127,12 +137,21 @@ class RecordedPlans:
         whole = self._made[self._longest] = self._recorded(self._longest, self._choices)
         if isinstance(whole, Misfit):
             return None
-        return Expansion.of(whole, self._recorded_short(short, self._longest), short.removed)
+        return Expansion.of(whole, self._recorded_short(short, self._longest, self._choices), short.removed)
 
-    def _recorded_short(self, short: PreparedShortForm, vector: LengthVector) -> Recording:
+    def _decides_nothing(self, short: PreparedShortForm, vector: LengthVector) -> bool:
+        """Whether lowering the short form, and so any of the layers, makes no decision that depends on size."""
+        choices = Choices()
+        try:
+            self._recorded_short(short, vector, choices)
+        except Misfit:
+            return False
+        return choices.is_empty
+
+    def _recorded_short(self, short: PreparedShortForm, vector: LengthVector, choices: Choices) -> Recording:
         shapes = self._lengths.shapes(self._static, vector)
         prepared = short.prepared.at(tuple(shapes[index] for index in short.inputs), KNOWN_PASSES)
-        return self._compiler.recording(prepared, self._choices, may_assume=self._may_assume)
+        return self._compiler.recording(prepared, choices, may_assume=self._may_assume)
 
     def _recorded(self, vector: LengthVector, choices: Choices) -> Recording | Misfit:
         prepared = self._prepared.at(self._lengths.shapes(self._static, vector), KNOWN_PASSES)

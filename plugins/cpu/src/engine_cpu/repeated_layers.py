@@ -84,7 +84,7 @@ def _slices(graph: Model, sources: Mapping[Node, int]) -> list[list[Node]] | Non
         return None
     sizes = [end.bit_count() for end in ends]
     place: dict[Node, int] = {}
-    order = graph.ordered_nodes()
+    order, early = graph.ordered_nodes(), _early(graph, sources)
     for node in reversed(order):
         if sources.get(node, 0) & _INPUT:
             # The ends are a chain, so the first one that has as many elements has all of them, if any has.
@@ -92,9 +92,10 @@ def _slices(graph: Model, sources: Mapping[Node, int]) -> list[list[Node]] | Non
             while at < len(ends) and sources[node] & ~ends[at]:
                 at += 1
             place[node] = at
-        else:  # computed from shapes, constants and a layer's own variables: where it is first read
-            readers = [place[each.node] for value in node.outputs for each in value.target_inputs if each.node in place]
-            place[node] = min(readers, default=len(ends))
+        else:  # computed from shapes, constants and a layer's own variables: where it is read, or before all layers
+            readers = {place[each.node] for value in node.outputs for each in value.target_inputs if each.node in place}
+            is_common = node in early and (len(readers) > 1 or 0 in readers)
+            place[node] = 0 if is_common else min(readers, default=len(ends))
     slices: list[list[Node]] = [[] for _ in range(len(ends) + 1)]
     for node in order:
         if is_operation(node):
@@ -119,6 +120,17 @@ def _sources(graph: Model) -> dict[Node, int]:
                 if source is not None:
                     bits |= found[source.node]
             found[node] = bits
+    return found
+
+
+def _early(graph: Model, sources: Mapping[Node, int]) -> set[Node]:
+    """The nodes that are computed from constants and shapes alone, and these from no variable's value."""
+    found: set[Node] = set()
+    for node in graph.ordered_nodes():
+        if is_operation(node) and not sources[node]:
+            read = [value.node for value in node.sources if value is not None and is_operation(value.node)]
+            if all(each in found or sources[each] == _INPUT for each in read):
+                found.add(node)
     return found
 
 
