@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import onnxruntime
 import pytest
 from hypothesis import given, settings
@@ -18,8 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core
 from engine.errors import InputError, StateError
-from engine.generation import Generator
-from engine.passes import LastPosition, MakeStateful
+from engine.generation import Generator, Scheduler
+from engine.passes import LastPosition, MakeStateful, MaskedCaches
 
 DEVICES = ("CPU", "TEMPLATE")
 VOCABULARY, HEADS, SIZE = 32, 4, 16
@@ -148,11 +149,13 @@ class Hybrid:
 KINDS = ("delta", "attention", "conv", "delta")
 
 
-def network_of(device: str, *layers: str) -> Any:
+def network_of(device: str, *layers: str, is_masked: bool = False, last: int = 1) -> Any:
     core = Core()
     model = core.read_model(Hybrid(*layers or KINDS).proto())
     MakeStateful(bound=64).run_on_model(model)
-    LastPosition().run_on_model(model)
+    if is_masked:
+        MaskedCaches().run_on_model(model)
+    LastPosition(count=last).run_on_model(model)
     return core.compile_model(model, device)
 
 
@@ -308,6 +311,84 @@ def test_a_gathered_batch_has_no_checkpoints() -> None:
     with pytest.raises(StateError):
         one.request.undo(1)
     assert other.request.checkpoints
+
+
+def sums(device: str) -> Any:
+    """A model with a past that grows and a state that is replaced, the sum of all tokens: the next token is one more
+    than the sum of both, modulo 11.
+    """
+    graph = onnx.parser.parse_graph("""
+        sums (int64[b, n] input_ids, int64[b, c] attention_mask, int64[b, n] position_ids, int64[b, p] past_0,
+              int64[b, 1] past_1)
+          => (float[b, 1, 11] logits, int64[b, c] present_0, int64[b, 1] present_1)
+          <int64[1] columns = {1}, int64 size = {11}, float[2] values = {0.0, 1.0}, int64 one = {1}>
+        {
+          present_0 = Concat<axis = 1>(past_0, input_ids)
+          new = ReduceSum(input_ids, columns)
+          present_1 = Add(past_1, new)
+          visible = Mul(present_0, attention_mask)
+          all = ReduceSum(visible, columns)
+          twice = Add(all, present_1)
+          more = Add(twice, one)
+          next = Mod(more, size)
+          logits = OneHot(next, size, values)
+        }""")
+    core = Core()
+    model = core.read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10))
+    MakeStateful().run_on_model(model)
+    return core.compile_model(model, device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["hybrid", "states", "sums"])
+def test_sequences_join_batches(device: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of different lengths, with chunks of prompts and kept prefixes: each has its own row of every state."""
+    if kind == "sums":
+        network = sums(device)
+    else:
+        network = network_of(device, *(() if kind == "hybrid" else ("delta", "conv")), is_masked=kind == "hybrid")
+    monkeypatch.setattr(type(network), "memory_statistics", lambda self: {"weights": 1 << 30})
+    rows, infer = [], Scheduler._infer
+
+    def counted(self: Scheduler, request: Any, inputs: Any, adapters: Any) -> Any:
+        rows.append(len(inputs[0]))
+        return infer(self, request, inputs, adapters)
+
+    monkeypatch.setattr(Scheduler, "_infer", counted)
+    prompts = [[3, 1, 4, 1, 5], [2, 7], [9] * 7, [1, 2, 3], [*range(10)] * 2, [*range(10), *range(10), 5]]
+    with Scheduler(network, 3, prompt_chunk=2, prefix_cache_bytes=1 << 20) as scheduler:
+        streams = [scheduler.submit(prompt, 10 + index) for index, prompt in enumerate(prompts)]
+        for index, (prompt, stream) in enumerate(zip(prompts, streams, strict=True)):
+            assert stream.result() == Generator(network).generate(prompt, 10 + index)[0]
+        again = scheduler.submit(prompts[-1], 10)
+        assert again.result() == streams[-1].tokens[:10]
+        assert again.reused == 20
+    assert max(rows) == 3
+
+
+def test_states_whose_size_varies_have_no_batches() -> None:
+    """Such as the last tokens of a window, which are as many as there are tokens at first."""
+    graph = onnx.parser.parse_graph("""
+        window (int64[b, n] input_ids, int64[b, c] attention_mask, int64[b, n] position_ids, int64[b, p] past_0)
+          => (float[b, 1, 11] logits, int64[b, m] present_0)
+          <int64[1] columns = {1}, int64[1] first = {-3}, int64[1] end = {100}, int64 size = {11},
+           float[2] values = {0.0, 1.0}>
+        {
+          all = Concat<axis = 1>(past_0, input_ids)
+          present_0 = Slice(all, first, end, columns)
+          sum = ReduceSum(present_0, columns)
+          next = Mod(sum, size)
+          logits = OneHot(next, size, values)
+        }""")
+    core = Core()
+    model = core.read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10))
+    MakeStateful().run_on_model(model)
+    network = core.compile_model(model, "CPU")
+    with pytest.raises(InputError, match=r"is replaced by each inference and has shape \[b,.*pass is_batched=False"):
+        Scheduler(network)
+    with Scheduler(network, is_batched=False) as scheduler:
+        streams = [scheduler.submit(prompt, 6) for prompt in ([3, 1, 4, 1], [2], [9, 9])]
+        assert [stream.result()[:3] for stream in streams] == [[6, 0, 7], [2, 4, 8], [7, 3, 8]]
 
 
 def test_prompts_of_different_lengths_are_refused() -> None:

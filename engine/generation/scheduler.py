@@ -28,6 +28,7 @@ from engine.generation.roles import (
     checked_sampling,
     checked_stop_tokens,
     input_for,
+    is_replaced,
     largest_token,
     listed_tokens,
     tokens_to_prepare,
@@ -98,9 +99,12 @@ class Scheduler(Participant):
             proposed, and so on the sequences beside. Each sequence has the draft's keys and values, too, without an
             adapter.
 
-    Raises `InputError` if the network has other inputs, or variables that do not grow, have no dimension of sequences,
-    or are written at positions that the model computes; if the draft has another number of tokens, or proposals are not
-    possible, as for `Generator`.
+    A sequence also has its own row of variables that are replaced by each inference, such as the states of linear
+    attention, if their size is fixed. Since they cannot be shortened, a kept prefix serves as a whole only.
+
+    Raises `InputError` if the network has other inputs, or variables that are replaced and whose size varies, have no
+    dimension of sequences, or are written at positions that the model computes; if the draft has another number of
+    tokens, or proposals are not possible, as for `Generator`.
     """
 
     def __init__(
@@ -680,19 +684,30 @@ class Scheduler(Participant):
 def _require_batches(network: ExecutableNetwork, names: dict[str, str]) -> None:
     """Raise `InputError` unless sequences of different lengths can be in one batch."""
     is_masked = all(variable.is_masked for variable in network.variables)
-    for variable in network.variables:
+    for state in network.signature.states:
+        variable = state.variable
         if variable.is_placed:
             raise InputError(
                 f"the model computes the positions at which it writes to variable `{variable.name}`, as "
                 "GroupQueryAttention does, so sequences cannot join a batch; run engine.passes.MaskedCaches on the "
                 "model before compiling it, or pass is_batched=False"
             )
-        if variable.batch_axis is None or (variable.axis is None and not is_masked):
+        if variable.batch_axis is None:
             raise InputError(
-                f"variable `{variable.name}` does not grow, or has no dimension of sequences, so there are no "
-                "batches; pass is_batched=False"
+                f"variable `{variable.name}` has no dimension of sequences, so there are no batches; pass "
+                "is_batched=False"
             )
-    for role in (MASK,) if is_masked else (MASK, POSITIONS):
+        # A state of a fixed size, as of linear attention, is a row of its own for each sequence. One whose size varies,
+        # such as the last keys until they are as many as a window has, differs between sequences.
+        is_fixed = all(dim.is_static for axis, dim in enumerate(state.before.shape) if axis != variable.batch_axis)
+        if is_replaced(variable) and not is_fixed and not is_masked:
+            raise InputError(
+                f"variable `{variable.name}` is replaced by each inference and has shape {state.before.shape}; "
+                "sequences of different lengths have no batches unless its size is fixed: pass is_batched=False"
+            )
+    # States of a fixed size do not depend on where a sequence is.
+    has_columns = any(not is_replaced(variable) or variable.is_masked for variable in network.variables)
+    for role in () if not has_columns else (MASK,) if is_masked else (MASK, POSITIONS):
         if role not in names:
             raise InputError(
                 f"the model has no input `{role}`, which sequences of different lengths need; pass is_batched=False"

@@ -316,13 +316,10 @@ class States:
                 )
             axes.append(axis)
         mine_group, given_group = self._group(), other._group()
-        if mine_group is not None and given_group is not None:
-            group = mine_group.with_sequence(axes, index, given_group)
-            self._values = {port.name: value for port, value in zip(self.ports, group.arrays, strict=True)}
-            self._checkpoints.forget()
-            return
         taken: dict[str, Held | None] = {}
         for port, axis in zip(self.ports, axes, strict=True):
+            if port.variable.is_growing and mine_group is not None and given_group is not None:
+                continue
             mine, given = np.array(plain(self._values[port.name])), plain(other._values[port.name])
             row, one = np.moveaxis(mine, axis, 0)[index], np.moveaxis(given, axis, 0)[0]
             grown = port.variable.axis
@@ -335,7 +332,10 @@ class States:
                 row[:start] = 0
                 row[start:] = one
             taken[port.name] = mine
-        self._values = taken
+        if mine_group is not None and given_group is not None:  # last, since it changes the values in place
+            growing = [axis for port, axis in zip(self.ports, axes, strict=True) if port.variable.is_growing]
+            taken |= self._of_group(mine_group.with_sequence(growing, index, given_group))
+        self._values = {port.name: taken[port.name] for port in self.ports}
         self._checkpoints.forget()
 
     def rewind_each(self, counts: Sequence[int]) -> None:
@@ -363,10 +363,9 @@ class States:
             return
         group = self._group()
         if group is not None:
-            arrays: Sequence[Held] = group.shortened_each(axes, listed).arrays
+            self._values = self._of_group(group.shortened_each(axes, listed))
         else:
-            arrays = [self._shortened_each(port, listed) for port in self.ports]
-        self._values = {port.name: value for port, value in zip(self.ports, arrays, strict=True)}
+            self._values = {port.name: self._shortened_each(port, listed) for port in self.ports}
         self._checkpoints.forget()
 
     def _checked_counts(self, counts: Sequence[int]) -> list[int]:
@@ -407,14 +406,13 @@ class States:
                     f"{port.before.shape[port.variable.batch_axis or 0]} sequences; got {len(sources)}"
                 )
         groups = [states._group() for states, _, _ in sources]
+        made: dict[str, Held | None] = {}
         if all(group is not None for group in groups):
             triples = [(g, i, n) for g, (_, i, n) in zip(groups, sources, strict=True) if g is not None]
-            made = GrowingSet.gathered(
-                triples, [port.variable.batch_axis or 0 for port in self.ports], has_room=has_room
-            )
-            self._values = {port.name: value for port, value in zip(self.ports, made.arrays, strict=True)}
-        else:
-            self._values = {port.name: self._gathered(port, sources) for port in self.ports}
+            axes = [port.variable.batch_axis or 0 for port, _ in self._growing()]
+            made = self._of_group(GrowingSet.gathered(triples, axes, has_room=has_room))
+        others = {port.name: self._gathered(port, sources) for port in self.ports if port.name not in made}
+        self._values = {port.name: (made | others)[port.name] for port in self.ports}
         self._checkpoints.forget()
 
     def _check_gathered(self, port: StatePort, states: States, index: int, count: int, first: States) -> None:
@@ -452,13 +450,17 @@ class States:
         return made
 
     def _group(self) -> GrowingSet | None:
-        """The set that has all values, in the order of the variables; None if there is none."""
-        values = list(self._values.values())
+        """The set that has all values that grow, in the order of the variables; None if there is none."""
+        values = [self._values[port.name] for port, _ in self._growing()]
         group = values[0].group if values and isinstance(values[0], GrowingArray) else None
         if group is None or len(group) != len(values):
             return None
         is_whole = all(isinstance(v, GrowingArray) and v.group is group and v.index == i for i, v in enumerate(values))
         return group if is_whole else None
+
+    def _of_group(self, group: GrowingSet) -> dict[str, Held | None]:
+        """The values of a set that has all that grow, by name."""
+        return {port.name: value for (port, _), value in zip(self._growing(), group.arrays, strict=True)}
 
     def values(self) -> dict[str, Held | None]:
         """The values by name; None for those that have their initial value."""
