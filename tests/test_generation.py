@@ -313,6 +313,27 @@ def _logits(compiled: Any, tokens: list[int], generator: Generator | None = None
     return generator.logits()
 
 
+@pytest.mark.parametrize("name", ["llama.dynamo23", "llama_static.dynamo20"])
+def test_positions_of_sequences_move(name: str) -> None:
+    """Of caches that grow, and of those of a fixed length, of which the rest stays."""
+    generator = Generator(network(name))
+    generator.append([[3, 14, 15], [9, 2, 6]])
+    generator.logits()
+    request = generator.request
+    before = {key: state.get() for key, state in request.query_state().items()}
+    request.move_positions(np.array([[2, 0, 1], [0, 1, 2]]))
+    for key, state in request.query_state().items():
+        np.testing.assert_array_equal(state.get()[0, :, :3], before[key][0][:, [2, 0, 1]])
+        np.testing.assert_array_equal(state.get()[1], before[key][1])
+        np.testing.assert_array_equal(state.get()[:, :, 3:], before[key][:, :, 3:])
+    moved = {key: state.get() for key, state in request.query_state().items()}
+    for columns in ([[0, 1, 2]], [[0, 1, 3]] * 2, [[0, 1, -1]] * 2, [[], []], [0, 1], [list(range(ROOM + 1))] * 2):
+        with pytest.raises(StateError, match="cannot move positions of variable"):
+            request.move_positions(np.array(columns, np.int64))
+    for key, state in request.query_state().items():
+        np.testing.assert_array_equal(state.get(), moved[key])
+
+
 def test_rewinding_by_0_tokens_forgets_nothing(llama: Any) -> None:
     """The sequence even remains ended; rewinding by 1 token reopens it."""
     generator = Generator(llama)

@@ -639,16 +639,7 @@ class Generator:
             return
         counts = known.length - 1 - known.mask[:, ::-1].argmax(axis=1)
         columns = (np.arange(known.length) + counts[:, None] + 1) % known.length
-        state, moved = self._request.query_state(), {}
-        for variable, axis in zip(variables, axes, strict=True):
-            value = state[variable.name].get()
-            turned = np.moveaxis(value, (variable.batch_axis or 0, axis or 0), (0, 1))
-            # An initial value is before the prompts, the rest of a cache of a fixed length behind them.
-            turned = turned[:, : known.length] if variable.axis is None else turned[:, -known.length :]
-            turned[:] = turned[np.arange(len(turned))[:, None], columns]
-            moved[variable.name] = value
-        for name, value in moved.items():
-            state[name].set(value)
+        self._request.move_positions(columns)
         for name in ("ids", "mask", "positions"):
             setattr(known, name, np.take_along_axis(getattr(known, name), columns, axis=1))
 

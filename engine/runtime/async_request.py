@@ -429,6 +429,15 @@ class AsyncInferRequest(Participant):
         """
         self._states().reorder(indices)
 
+    def move_positions(self, columns: Array) -> None:
+        """Let position p of sequence i have the keys and values of its position `columns[i, p]`.
+
+        `columns`: [sequences, positions], of the positions along the dimension in which variables grow or are written:
+        the last ones of those that grow, the first ones of those of a fixed length. Raises `Busy`, and `StateError` if
+        a variable has no such dimension or other lengths, which leaves all values unchanged.
+        """
+        self._states().move_positions(columns)
+
     def take_sequence(self, index: int, other: AsyncInferRequest) -> None:
         """Replace sequence `index` of this request's batch by the only sequence of `other`, which joins the batch in
         this way.

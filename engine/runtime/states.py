@@ -293,6 +293,33 @@ class States:
         value = plain(self._values[port.name])
         return np.ascontiguousarray(np.take(value, order, axis=port.variable.batch_axis or 0))
 
+    def move_positions(self, columns: Array) -> None:
+        """Let position p of sequence i have the values of its position `columns[i, p]`: [sequences, positions].
+
+        Of variables that grow, these are the last positions, behind those of the initial value; of others, the first.
+        Raises `StateError`, and keeps all values.
+        """
+        moved: dict[str, Held | None] = {}
+        for port in self.ports:
+            axis = port.variable.axis if port.variable.written_axis is None else port.variable.written_axis
+            batch = port.variable.batch_axis
+            if axis is None or batch is None:
+                raise StateError(f"{self._network}: variable `{port.name}` has no positions of sequences to move")
+            value = np.array(plain(self.value(port.name)))
+            turned = np.moveaxis(value, (batch, axis), (0, 1))
+            count = columns.shape[1] if columns.ndim == 2 else 0
+            is_inside = count and ((columns >= 0) & (columns < count)).all()
+            if not is_inside or len(turned) != len(columns) or count > turned.shape[1]:
+                raise StateError(
+                    f"{self._network}: cannot move positions of variable `{port.name}`, which has {turned.shape[1]} of "
+                    f"{len(turned)} sequences; got columns of shape {list(columns.shape)}"
+                )
+            part = turned[:, :count] if port.variable.axis is None else turned[:, turned.shape[1] - count :]
+            part[:] = part[np.arange(len(part))[:, None], columns]
+            moved[port.name] = value
+        self._values |= moved
+        self._checkpoints.forget()
+
     def take_sequence(self, index: int, other: States) -> None:
         """Replace sequence `index` by the only sequence of `other`, at the end of the variables that grow.
 

@@ -28,6 +28,7 @@ class Action(StrEnum):
     INFER = "infer"
     REWIND = "rewind"
     REORDER = "reorder"
+    MOVE = "move"
     SET = "set"
     RESET = "reset"
     FORK = "fork"
@@ -196,6 +197,8 @@ class PartActor:
                 request.rewind(call.argument)
             case Action.REORDER:
                 request.reorder(call.argument)
+            case Action.MOVE:
+                request.move_positions(call.argument)
             case Action.SET:
                 for name, value in call.argument.items():
                     if name in own:

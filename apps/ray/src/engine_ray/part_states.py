@@ -165,6 +165,10 @@ class PartStates(States):
             super().reorder(indices)  # raises
         self._change(Action.REORDER, np.asarray(indices))
 
+    def move_positions(self, columns: Array) -> None:
+        """Let position p of sequence i have the values of its position `columns[i, p]`. Raises `StateError`."""
+        self._change(Action.MOVE, columns)
+
     def take_sequence(self, index: int, other: States) -> None:
         """Raises `UnsupportedError`."""
         raise self._no_batches()
