@@ -137,7 +137,8 @@ def started(program: str, folder: Path) -> Iterator[Running]:
         port = unused.getsockname()[1]
     command = [sys.executable, str(SERVED / program), str(folder), str(port)]
     with open(f"{folder}-{program}.log", "w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+        out = subprocess.PIPE if program == "server.py" else log  # a pipe that nobody reads would fill
+        process = subprocess.Popen(command, stdout=out, stderr=log, text=True, start_new_session=True)
     try:
         if program == "server.py":
             assert process.stdout is not None
@@ -181,7 +182,10 @@ def alternated(talks: dict[str, Callable[[float], Load]], options: argparse.Name
     for turn in range(options.rounds + 1):
         order = list(talks) if turn % 2 else list(reversed(talks))
         for name in order:
-            found = talks[name](options.seconds if turn else min(0.5, options.seconds))
+            try:
+                found = talks[name](options.seconds if turn else min(0.5, options.seconds))
+            except RuntimeError as e:
+                raise RuntimeError(f"{name}: {e}") from e
             if turn:  # the first round warms up
                 results[name].append(found)
     return {name: results[name] for name in talks}

@@ -152,7 +152,7 @@ def _read(connection: _Connection) -> bool:
         connection.missing -= len(part)
     if connection.missing >= 0:
         return connection.missing == 0
-    return connection.received[-1].endswith(b"0\r\n\r\n")  # sent in chunks
+    return b"".join(connection.received[-5:]).endswith(b"\r\n0\r\n\r\n")  # sent in chunks
 
 
 def _split(answer: bytes) -> tuple[bytes, bytes]:
