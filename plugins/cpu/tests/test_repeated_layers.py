@@ -94,6 +94,18 @@ def test_tokens_are_those_of_the_evaluation(name: str) -> None:
     assert found[0] == found[1]
 
 
+def test_numbers_of_sequences_after_one_past() -> None:
+    """That two numbers of sequences had the same mask does not mean that it stays so while the past grows."""
+    network = network_of(Decoder(*[PACKED] * 6).proto())
+    generator = Generator(network)
+    found = {}
+    for rows in (2, 3, 5):
+        generator.reset()
+        found[rows] = generator.generate([[3, 1, 4, 1]] * rows, 4)
+    assert all(each == found[2][0] for rows in found.values() for each in rows)
+    assert network.get_metric("PLANS_PER_SHAPE") == ()
+
+
 @pytest.mark.parametrize(
     "layers",
     [

@@ -165,10 +165,13 @@ def _changed_numbers(
 
 
 def _changed_array(array: Array | None, known: Array | None, now: Array | None) -> Array | None:
-    """The constant itself if its twin has the same elements as before; the twin's if it was equal to that."""
+    """The constant itself if its twin has the same elements as before; the twin's if it was equal to that.
+
+    None if the twin's is longer than what was compared: tables of two layers may be equal at their beginning only.
+    """
     if array is None or known is None or now is None or _is_equal(known, now):
         return array
-    return now if _is_equal(array, known) else None
+    return now if now.nbytes <= known.nbytes and _is_equal(array, known) else None
 
 
 def _is_equal(array: Array, other: Array) -> bool:

@@ -184,9 +184,12 @@ class Programs:
         patterns = [pattern for pattern in found if pattern is not None]
         if self.lengths.has_past and vector[0] > 0:
             several = pattern_of_sequences(vector, self.lengths.sequences)
-            # Numbers of new tokens are expected to vary; those of sequences, once they have.
-            if several is not None and self.lengths.sequences.isdisjoint(several.leads):
-                patterns.append(several)
+            if several is not None:
+                # Two inferences after the same past do not show that the mask grows with it.
+                patterns = [several if each.leads == several.leads else each for each in patterns]
+                # Numbers of new tokens are expected to vary; those of sequences, once they have.
+                if self.lengths.sequences.isdisjoint(several.leads):
+                    patterns.append(several)
             patterns.append(pattern_of_growth(vector))
         return list(dict.fromkeys(patterns))
 

@@ -50,8 +50,8 @@ class PreparedShortForm:
 class RecordedPlans:
     """The recorded plans for the lengths of a pattern, which all follow the same choices.
 
-    If the graph has a `short` form, one of them is lowered, and the others only for that. `is_free`: no decision in the
-    graph depends on size.
+    If the graph has a `short` form, that is lowered for each of the lengths, and the whole graph once for each form of
+    the steps. `is_free`: no decision in the graph depends on size.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class RecordedPlans:
         self._made: dict[LengthVector, Recording | Misfit] = {}
         self._short = short
         self._longest: LengthVector = ()
-        self._expansion: Expansion | None = None
+        self._expansions: list[Expansion] = []
+        """For each form of the steps, with the longest lengths first, whose constants are the longest."""
 
     @property
     def has_choices(self) -> bool:
@@ -87,7 +88,7 @@ class RecordedPlans:
             return
         choices = self._of_range(least, most, known)
         if choices is not self._choices:
-            self._choices, self._made, self._expansion = choices, {}, None
+            self._choices, self._made, self._expansions = choices, {}, []
 
     def recording(self, vector: LengthVector) -> Recording:
         """The plan for the lengths of all groups. Raises `Misfit` if it cannot be compared with others."""
@@ -120,35 +121,39 @@ class RecordedPlans:
         if self._short is None:
             return None
         try:
-            if self._expansion is None:
-                short, self._short = self._short, None  # it is of no use unless it is comparable
-                self._expansion = self._compared(short)
-                if self._expansion is None:
-                    return None
-                self._short = short
-            if vector in self._made:
+            if not self._expansions:
+                self._compare(self._short, self._longest, self._short_at(self._short, self._longest, self._choices))
+            if self._short is None or vector in self._made:
                 return None
-            return self._expansion.at(self._recorded_short(self._short, vector, self._choices))
+            short = self._short_at(self._short, vector, self._choices)
+            for each in self._expansions:
+                if (found := each.at(short)) is not None:
+                    return found
+            self._compare(self._short, vector, short)  # other steps than for the lengths so far
         except (Misfit, PlanError, InputError, OutOfMemoryError):
-            return None  # it is lowered, which shows whether the whole model has the same error
+            # It is lowered, which shows whether the whole model has the same error.
+            self._short = self._short if self._expansions else None
+        return None
 
-    def _compared(self, short: PreparedShortForm) -> Expansion | None:
-        """The plans of both forms for the longest lengths, whose constants are the longest; raises what they raise."""
-        whole = self._made[self._longest] = self._recorded(self._longest, self._choices)
-        if isinstance(whole, Misfit):
-            return None
-        return Expansion.of(whole, self._recorded_short(short, self._longest, self._choices), short.removed)
+    def _compare(self, short: PreparedShortForm, vector: LengthVector, recording: Recording) -> None:
+        """Lower the whole model, too; if its steps are not those of the short form, that is of no use."""
+        whole = self._made[vector] = self._recorded(vector, self._choices)
+        found = None if isinstance(whole, Misfit) else Expansion.of(whole, recording, short.removed)
+        if found is None:
+            self._short = None
+        else:
+            self._expansions.append(found)
 
     def _decides_nothing(self, short: PreparedShortForm, vector: LengthVector) -> bool:
         """Whether lowering the short form, and so any of the layers, makes no decision that depends on size."""
         choices = Choices()
         try:
-            self._recorded_short(short, vector, choices)
+            self._short_at(short, vector, choices)
         except Misfit:
             return False
         return choices.is_empty
 
-    def _recorded_short(self, short: PreparedShortForm, vector: LengthVector, choices: Choices) -> Recording:
+    def _short_at(self, short: PreparedShortForm, vector: LengthVector, choices: Choices) -> Recording:
         shapes = self._lengths.shapes(self._static, vector)
         prepared = short.prepared.at(tuple(shapes[index] for index in short.inputs), KNOWN_PASSES)
         return self._compiler.recording(prepared, choices, may_assume=self._may_assume)
