@@ -14,6 +14,7 @@ from engine.generation.adapted import AdapterInputs, checked_adapters
 from engine.generation.adapter import Adapter
 from engine.generation.batch import Batch
 from engine.generation.beam_search import BeamSearch, best_tokens
+from engine.generation.preparation import prepare_runs
 from engine.generation.roles import (
     COLUMNS,
     FILLED,
@@ -38,7 +39,6 @@ from engine.generation.roles import (
     require_rewinding,
     room_of,
     shown,
-    tokens_to_prepare,
     vocabulary_of,
 )
 from engine.generation.sampling import Sampling
@@ -317,16 +317,17 @@ class Generator:
 
         Without it, the first prompt, the first token, and the first tokens appended to a text take longer, on devices
         that make plans for them. Prompts of several times `tokens` are included. Computes nothing, and changes no
-        sequence. Raises `InputError` if the model cannot take so many tokens.
+        sequence.
         """
         _check_count(sequences, "sequences")
-        tokens = tokens_to_prepare(self._network, tokens, self._room)
-        for past, new in ((0, tokens), (tokens, 1), (tokens, tokens)):
-            rows = [[0] * (past + new) for _ in range(sequences)]
-            known = Batch.empty(sequences, None).extended(rows)
-            known.computed = past
-            given, _ = self._inputs(known)
-            self._network.prepare_shapes({name: value.shape for name, value in given.items()}, past)
+
+        def runs(tokens: int) -> Iterator[tuple[dict[str, Array], int]]:
+            for past, new in ((0, tokens), (tokens, 1), (tokens, tokens)):
+                known = Batch.empty(sequences, None).extended([[0] * (past + new)] * sequences)
+                known.computed = past
+                yield self._inputs(known)[0], past
+
+        prepare_runs(self._network, tokens, runs, self._room)
 
     # -- the next tokens --------------------------------------------------------------------------------------
 

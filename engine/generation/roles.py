@@ -15,7 +15,6 @@ from engine.plugin_api import Signature
 
 if TYPE_CHECKING:
     from engine.ir import Variable
-    from engine.plugin_api import ExecutableNetwork
 
 Array = NDArray[Any]
 Tokens = Sequence[int] | Sequence[Sequence[int]] | Array
@@ -227,11 +226,3 @@ def vocabulary_of(signature: Signature, logits: str) -> int | None:
     if shape.rank.is_dynamic or not len(shape) or shape[-1].is_dynamic:
         return None
     return shape[-1].get_length()
-
-
-def tokens_to_prepare(network: ExecutableNetwork, tokens: int, room: int | None = None) -> int:
-    """`tokens`, or as many as fit twice into its variables."""
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-        raise InputError(f"tokens is {tokens!r}; expected 1 or more")
-    bounds = [variable.bound for variable in network.variables if variable.bound is not None]
-    return max(1, min([tokens, *(each // 2 for each in ([] if room is None else [room]) + bounds)]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from engine.generation.adapter import Adapter
 from engine.generation.batch_speculation import BatchSpeculation, Proposed
 from engine.generation.constraint import Constraint
 from engine.generation.prefix_cache import PrefixCache
+from engine.generation.preparation import prepare_runs
 from engine.generation.prompt_chunks import PromptChunks
 from engine.generation.roles import (
     IDS,
@@ -31,7 +32,6 @@ from engine.generation.roles import (
     is_replaced,
     largest_token,
     listed_tokens,
-    tokens_to_prepare,
     vocabulary_of,
 )
 from engine.generation.sampling import Sampling
@@ -202,16 +202,18 @@ class Scheduler(Participant):
         """Prepare prompts, chunks of them, and batches of tokens, so that no sequence waits for it later.
 
         Without it, the first prompts, chunks and numbers of sequences take longer, on devices that make plans for them.
-        Prompts and chunks of several times `tokens` are included. Runs nothing.
+        Prompts and chunks of several times `tokens` are included. Computes nothing.
         """
-        tokens = tokens_to_prepare(self._network, tokens)
-        shapes = [(1, 0, tokens), (1, tokens, 1)]
-        if self._count > 1:
-            shapes += [(1, tokens, tokens)] + [(2, tokens, 1)] * self._is_batched
-        for rows, past, new in shapes:
-            ids, mask = np.zeros((rows, new), np.int64), np.ones((rows, past + new), bool)
-            given = self._inputs(ids, mask, ids) | self._adapters.inputs([None] * rows)
-            self._network.prepare_shapes({name: value.shape for name, value in given.items()}, past)
+
+        def runs(tokens: int) -> Iterator[tuple[dict[str, Array], int]]:
+            shapes = [(1, 0, tokens), (1, tokens, 1)]
+            if self._count > 1:
+                shapes += [(1, tokens, tokens), *[(2, tokens, 1)] * self._is_batched]
+            for rows, past, new in shapes:
+                ids, mask = np.zeros((rows, new), np.int64), np.ones((rows, past + new), bool)
+                yield self._inputs(ids, mask, ids) | self._adapters.inputs([None] * rows), past
+
+        prepare_runs(self._network, tokens, runs)
 
     @property
     def failure(self) -> DeviceError | None:
