@@ -57,9 +57,11 @@ class Expansion:
         """The plan of the whole model at the lengths of one of the short form; None if that has other steps."""
         if not _have_one_form(short.calls, self.short.calls):
             return None
-        calls = []
+        calls: list[BufferCall | StepCall] = []
+        is_changed = [not _is_equal_call(*pair) for pair in zip(self.short.calls, short.calls, strict=True)]
         for call, twin in zip(self.whole.calls, self.calls, strict=True):
-            made = _changed(call, self.short.calls[twin], short.calls[twin])
+            # A call that does not change is the same object for all lengths, which `fit_family` relies on to be fast.
+            made = _changed(call, self.short.calls[twin], short.calls[twin]) if is_changed[twin] else call
             if made is None:
                 return None
             calls.append(made)
@@ -136,6 +138,15 @@ def _is_alike(call: BufferCall | StepCall, other: BufferCall | StepCall) -> bool
     )
 
 
+def _is_equal_call(call: BufferCall | StepCall, other: BufferCall | StepCall) -> bool:
+    """Whether calls of one form have the same numbers, and constants with the same elements."""
+    if isinstance(call, StepCall):
+        return isinstance(other, StepCall) and call.numbers == other.numbers
+    if not isinstance(other, BufferCall) or (call.nbytes, call.offset) != (other.nbytes, other.offset):
+        return False
+    return call.array is None or (other.array is not None and _is_equal(call.array, other.array))
+
+
 def _changed(
     call: BufferCall | StepCall, known: BufferCall | StepCall, now: BufferCall | StepCall
 ) -> BufferCall | StepCall | None:
@@ -175,6 +186,6 @@ def _changed_array(array: Array | None, known: Array | None, now: Array | None) 
 
 
 def _is_equal(array: Array, other: Array) -> bool:
-    if array.ctypes.data == other.ctypes.data and array.nbytes == other.nbytes:
+    if array is other or (array.ctypes.data == other.ctypes.data and array.nbytes == other.nbytes):
         return True
     return array.dtype == other.dtype and array.shape == other.shape and array.tobytes() == other.tobytes()
