@@ -5,13 +5,15 @@
 
 The model is Llama-like, with seeded weights, and uses one thread, since its CPU time hardly depends on what else runs.
 Rounds alternate, and the first one is not counted; ratios are medians, with the least and the greatest one. Times are
-those after the first token; those of a draft include its prompt.
+those after the first token; those of a draft include its prompt, and those of a Scheduler the prompts.
 
 - "repeats": a bias leaves six tokens, and the likeliest of them soon repeat;
 - "does not repeat": tokens are drawn, and no two follow each other twice;
 - "misleads": six tokens are equally likely, so that the last two have nearly always occurred, followed by another;
 - "accepted draft": a small model; tokens are drawn from six that are nearly equally likely for both;
 - "refused draft": the small model; the likeliest tokens, which are others than the network's;
+- "Scheduler, n: ...": n sequences at a time, in one batch; of a text that repeats, each begins with another token;
+  "some repeat": one of four repeats, the others are as those of "does not repeat";
 - "dear draft": the same model, whose weights `compress_weights` rounds to 4 bits; a third of its tokens are accepted.
 """
 
@@ -30,7 +32,7 @@ from generating.llama import Llama
 from generating.models import write_model
 
 from engine import Core
-from engine.generation import Draft, Generator, PromptLookup, Sampling
+from engine.generation import Draft, Generator, PromptLookup, Sampling, Scheduler
 from engine.native import cpu_features
 from engine.passes import LastPosition, MakeStateful, compress_weights
 
@@ -44,6 +46,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=36, help="the tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cases", default="", help="only those with this in their name")
     parser.add_argument("--folder", help="where models are written and kept; default: a temporary folder")
     options = parser.parse_args()
     print(f"CPU: {cpu_features().model}; one thread, {options.tokens} tokens after {options.context}\n")
@@ -85,36 +88,71 @@ def measured(network: Any, drafts: dict[str, Draft], options: argparse.Namespace
         ("misleads", repeated, evenly, PromptLookup()),
         *((name, prompt, evenly if "accepted" in name else Sampling(), draft) for name, draft in drafts.items()),
     ]
+    likeliest, drawn = Sampling(logit_bias=bias), Sampling(temperature=1.0, seed=1)
+    others = [random.integers(0, VOCABULARY, options.context).tolist() for _ in range(3)]
+    rotated = [[*repeated[i:], *repeated[:i]] for i in range(4)]
+    batches: list[tuple[str, list[list[int]], list[Sampling], Draft | PromptLookup]] = [
+        ("Scheduler, 1: repeats", [repeated], [likeliest], PromptLookup()),
+        ("Scheduler, 1: does not repeat", [prompt], [drawn], PromptLookup()),
+        ("Scheduler, 1: misleads", [repeated], [evenly], PromptLookup()),
+        ("Scheduler, 1: accepted draft", [prompt], [evenly], drafts["accepted draft"]),
+        ("Scheduler, 4: repeats", rotated, [likeliest] * 4, PromptLookup()),
+        ("Scheduler, 4: misleads", rotated, [evenly] * 4, PromptLookup()),
+        ("Scheduler, 4: some repeat", [repeated, *others], [likeliest, *[drawn] * 3], PromptLookup()),
+    ]
+    made = [(name, [tokens], [sampling], draft) for name, tokens, sampling, draft in cases]
     rows = []
-    for name, tokens, sampling, draft in cases:
+    for name, prompts, samplings, draft in [*made, *batches]:
+        if options.cases not in name:
+            continue
         times: list[tuple[float, float]] = []
+        compute = scheduled if name.startswith("Scheduler") else run
         for turn in range(options.rounds + 1):
-            without, expected, _ = run(network, tokens, sampling, None, options.tokens)
-            proposing, found, statistics = run(network, tokens, sampling, draft, options.tokens)
-            if draft == PromptLookup() or not sampling.temperature:
+            without, expected, _ = compute(network, prompts, samplings, None, options.tokens)
+            proposing, found, statistics = compute(network, prompts, samplings, draft, options.tokens)
+            if draft == PromptLookup() or not samplings[0].temperature:
                 assert found == expected, f"{name}: the tokens differ from those without proposals"
             if turn:
                 times.append((without, proposing))
-        each = [f"{median(column) * 1e3 / options.tokens:.1f}" for column in zip(*times, strict=True)]
+        count = options.tokens * len(prompts)
+        each = [f"{median(column) * 1e3 / count:.1f}" for column in zip(*times, strict=True)]
         ratios = [a / b for a, b in times]
         rows.append(
             [
                 name, *each, f"{median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})",
-                f"{statistics.tokens / statistics.runs:.1f}", f"{statistics.accepted} of {statistics.proposed}",
+                statistics[0], f"{statistics[2]} of {statistics[1]}",
             ]
         )  # fmt: skip
         print(" ".join(rows[-1]), flush=True)
     return rows
 
 
-def run(network: Any, prompt: list[int], sampling: Sampling, draft: Any, count: int) -> tuple[float, list[int], Any]:
-    """The CPU seconds of `count` tokens after the first one, the tokens, and the statistics."""
-    generator = Generator(network, sampling, draft=draft)
-    generator.append(prompt)
+Found = tuple[float, list[list[int]], tuple[str, int, int]]
+"""CPU seconds, tokens, and statistics: the tokens of a run, and the numbers of proposed and accepted ones."""
+
+
+def run(network: Any, prompts: list[list[int]], samplings: list[Sampling], draft: Any, count: int) -> Found:
+    """`count` tokens of a `Generator` after the first one."""
+    generator = Generator(network, samplings[0], draft=draft)
+    generator.append(prompts[0])
     generator.step()
     begin = time.process_time()
     tokens = list(generator.stream(count))
-    return time.process_time() - begin, tokens, generator.speculation
+    seconds, found = time.process_time() - begin, generator.speculation
+    if found is None:
+        return seconds, [tokens], ("1.0", 0, 0)
+    return seconds, [tokens], (f"{found.tokens / found.runs:.1f}", found.proposed, found.accepted)
+
+
+def scheduled(network: Any, prompts: list[list[int]], samplings: list[Sampling], draft: Any, count: int) -> Found:
+    """`count` tokens of each sequence of a `Scheduler`."""
+    with Scheduler(network, len(prompts), draft=draft) as scheduler:
+        begin = time.process_time()
+        pairs = zip(prompts, samplings, strict=True)
+        streams = [scheduler.submit(prompt, count, sampling=sampling) for prompt, sampling in pairs]
+        tokens = [stream.result() for stream in streams]
+        seconds, found = time.process_time() - begin, scheduler.statistics
+    return seconds, tokens, ("", found.proposed_tokens, found.accepted_tokens)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core
 from engine.errors import InputError, StateError
-from engine.generation import Generator, Scheduler
+from engine.generation import Draft, Generator, PromptLookup, Sampling, Scheduler
 from engine.passes import LastPosition, MakeStateful, MaskedCaches
 
 DEVICES = ("CPU", "TEMPLATE")
@@ -364,6 +364,46 @@ def test_sequences_join_batches(device: str, kind: str, monkeypatch: pytest.Monk
         assert again.result() == streams[-1].tokens[:10]
         assert again.reused == 20
     assert max(rows) == 3
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_tokens_with_proposals(device: str) -> None:
+    """The states return to before a run of which tokens were refused."""
+    network = network_of(device, last=9)
+    lookup = PromptLookup(shortest=1, cost=0.01)
+    accepted = proposed = 0
+    for prompt in ([3, 1, 4, 1, 3, 1], [7, 7, 7]):
+        for draft in (lookup, Draft(network, tokens=3, cost=0.01)):
+            generator = Generator(network, draft=draft, checkpoints=2)
+            assert generator.generate(prompt, 20) == Generator(network).generate(prompt, 20)
+            generator.rewind(1)
+            (kept,) = generator.tokens
+            assert generator.generate([5, 6], 4) == Generator(network).generate([*kept, 5, 6], 4)
+            assert generator.speculation is not None
+            accepted += generator.speculation.accepted
+            proposed += generator.speculation.proposed
+    assert 10 < accepted < proposed
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("is_batched", [True, False])
+def test_proposals_for_sequences_of_a_scheduler(device: str, is_batched: bool) -> None:
+    """In a batch, only for a sequence that runs alone, which others may join at any time."""
+    network = network_of(device, is_masked=is_batched, last=9)
+    lookup = PromptLookup(shortest=1, cost=0.01)
+    few = Sampling(logit_bias=dict.fromkeys([3, 1, 7], 1000.0))  # which repeat soon
+    prompts = [[3, 1, 4, 1, 3, 1], [7, 7, 7], [2, 8], [5, 6, 5, 6]]
+    with Scheduler(network, 3, draft=lookup, is_batched=is_batched, prefix_cache_bytes=1 << 20) as scheduler:
+        first = scheduler.submit(prompts[0], 50, sampling=few)
+        tokens = iter(first)
+        for _ in range(12):
+            next(tokens)
+        streams = [scheduler.submit(prompt, 12, sampling=few) for prompt in prompts]
+        for prompt, stream in zip(prompts, streams, strict=True):
+            assert stream.result() == Generator(network, few).generate(prompt, 12)[0]
+        assert first.result() == Generator(network, few).generate(prompts[0], 50)[0]
+        found = scheduler.statistics
+    assert 5 < found.accepted_tokens < found.proposed_tokens
 
 
 def test_states_whose_size_varies_have_no_batches() -> None:

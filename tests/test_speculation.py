@@ -546,33 +546,159 @@ def test_uses_that_are_refused(made: Any, said: str, llama: Any) -> None:
         made(llama)
 
 
-def test_a_model_that_cannot_take_tokens_back() -> None:
-    """A variable that each run replaces, as that of a recurrent network."""
+# -- states that do not keep their past values -----------------------------------------------------------------------
+
+
+@cache
+def recurrent(seed: int = 0, device: str = "CPU", size: int = 9) -> Any:
+    """A model with one state, the sum of all tokens, on which the logits of each token depend."""
     nodes = [
-        helper.make_node("ReduceSum", ["input_ids", "axis"], ["sum"], keepdims=1),
+        helper.make_node("ReduceSum", ["input_ids", "axes"], ["sum"], keepdims=1),
         helper.make_node("Add", ["past_0", "sum"], ["present_0"]),
-        helper.make_node("Gather", ["table", "input_ids"], ["logits"]),
+        helper.make_node("CumSum", ["input_ids", "axis"], ["sums"]),
+        helper.make_node("Add", ["past_0", "sums"], ["all"]),
+        helper.make_node("Mod", ["all", "size"], ["row"]),
+        helper.make_node("Gather", ["table", "row"], ["logits"]),
     ]
     integers = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.INT64, shape)  # noqa: E731
+    values = {
+        "axes": np.array([1]), "axis": np.array(1), "size": np.array(size),
+        "table": random_table(size, seed, 3.0).astype(np.float32),
+    }  # fmt: skip
     graph = helper.make_graph(
         nodes, "recurrent",
         [integers("input_ids", "batch", "new"), integers("past_0", "batch", 1)],
         [
-            helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "new", 4]),
+            helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "new", size]),
             integers("present_0", "batch", 1),
         ],
-        [numpy_helper.from_array(np.eye(4, dtype=np.float32), "table"), numpy_helper.from_array(np.array([1]), "axis")],
+        [numpy_helper.from_array(value, name) for name, value in values.items()],
     )  # fmt: skip
     core = Core()
     model = core.read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
     MakeStateful().run_on_model(model)
-    compiled = core.compile_model(model, "CPU")
-    for attempt in (
-        lambda: Generator(compiled, draft=LOOKUP),
-        lambda: Generator(chain(np.eye(4)), draft=compiled),
-    ):
-        with pytest.raises(InputError, match="variable `past_0` does not keep its past values"):
-            attempt()
+    return core.compile_model(model, device)
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+@pytest.mark.parametrize(("proposer", "temperature"), [("lookup", 0), ("lookup", 0.7), ("same", 0), ("other", 0)])
+def test_tokens_after_a_state_are_those_without_proposals(device: str, proposer: str, temperature: float) -> None:
+    """Accepted tokens behind which one was refused are computed again; forks go on from the same tokens."""
+    compiled = recurrent(device=device)
+    lookup = PromptLookup(shortest=1, cost=0)
+    draft = {"lookup": lookup, "same": Draft(compiled, cost=0), "other": Draft(recurrent(1, device), cost=0)}[proposer]
+    sampling = Sampling(temperature=temperature, seed=3)
+    plain, proposing = Generator(compiled, sampling), Generator(compiled, sampling, draft=draft)
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        if random.random() < 0.3:
+            tokens = random.integers(0, 9, random.integers(1, 4)).tolist()
+            plain.append(tokens)
+            proposing.append(tokens)
+        elif plain.tokens:
+            count = int(random.integers(1, 9))
+            assert list(proposing.stream(count)) == list(plain.stream(count))
+            if random.random() < 0.3:
+                plain, proposing = plain.fork(), proposing.fork()
+            for _ in range(random.integers(3)):
+                assert proposing.step() == plain.step()
+        assert proposing.tokens == plain.tokens
+    found = proposing.speculation
+    assert found is not None
+    assert found.proposed > 10
+    if proposer != "other":
+        assert found.accepted > 10
+        assert found.runs < found.tokens
+    if proposer == "same":
+        assert found.accepted == found.proposed
+
+
+def test_a_state_is_that_of_the_given_tokens() -> None:
+    """It lies before some of them, which the next step computes, never behind them; a rewind is right, or refused."""
+    compiled = recurrent()
+    generator = Generator(compiled, Sampling(temperature=0.8, seed=1), draft=PromptLookup(shortest=1, cost=0))
+    generator.append([1, 2, 3, 1, 2, 3])
+    for index in range(60):
+        generator.step()
+        (tokens,) = generator.tokens
+        state = int(generator.request.query_state()["past_0"].get()[0, 0])
+        assert state in np.cumsum(tokens[:-1])
+        assert generator.request.checkpoint_bytes <= 8
+        if index % 7 == 0:
+            try:
+                generator.rewind(2)
+            except StateError:
+                assert generator.tokens == [tokens]
+            generator.append([index % 5])
+            whole = Generator(compiled)
+            whole.append(generator.tokens[0])
+            np.testing.assert_array_equal(generator.fork().logits(), whole.logits())
+    assert generator.speculation is not None
+    assert 0 < generator.speculation.accepted < generator.speculation.proposed
+
+
+def test_a_state_after_an_interrupted_run_is_not_taken_for_that_before() -> None:
+    """The run may have ended; its tokens would be in the state twice."""
+    generator = Generator(recurrent())
+    generator.append([1, 2])
+    turn = generator.computed_logits()
+    request, inputs = next(turn)
+    request.infer(inputs)
+    turn.close()
+    for _ in range(2):
+        with pytest.raises(StateError, match="the last run was interrupted"):
+            generator.step()
+    generator.reset()
+    assert generator.generate([1, 2], 5) == Generator(recurrent()).generate([1, 2], 5)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_draft_of_states(temperature: float) -> None:
+    """It returns to checkpoints of its own; without one, such as after a long rewind, it computes its tokens again."""
+    table = random_table(9, 5, 2.0)
+    sampling = Sampling(temperature=temperature, seed=1)
+    generator = Generator(chain(table), sampling, draft=Draft(recurrent(), cost=0.01))
+    generator.append([1, 2])
+    plain = Generator(chain(table), sampling)
+    plain.append([1, 2])
+    for _ in range(6):
+        found, wanted = list(generator.stream(10)), list(plain.stream(10))
+        if not temperature:
+            assert found == wanted
+        for each in (generator, plain):
+            each.rewind(8)
+            each.append([4])
+    assert generator.speculation is not None
+    assert generator.speculation.proposed > 5
+
+
+@pytest.mark.parametrize("name", ["llama.dynamo23", "llama_scatter.dynamo24"])
+def test_the_request_has_the_tokens_that_were_given(name: str, tmp_path: Path) -> None:
+    """Not those that were chosen ahead: a saved state goes on with the next token."""
+    compiled = network(name)
+    generator, plain = Generator(compiled, draft=compiled), Generator(compiled)
+    generator.append([3, 14, 15])
+    plain.append([3, 14, 15])
+    for index in range(10):
+        assert generator.step() == plain.step()
+        assert generator.request.length == plain.request.length
+        if name == "llama.dynamo23":
+            for key, state in generator.request.query_state().items():
+                np.testing.assert_allclose(state.get(), plain.request.query_state()[key].get(), rtol=0, atol=1e-5)
+        if index % 3 == 1 and plain.request.length:
+            generator.request.save(tmp_path / "state")
+            request = compiled.create_infer_request()
+            request.load(tmp_path / "state")
+            (tokens,) = generator.tokens
+            found = request.infer({
+                "input_ids": np.array([tokens[-1:]]), "attention_mask": np.ones((1, len(tokens)), np.int64),
+                "position_ids": np.array([[len(tokens) - 1]]),
+            })  # fmt: skip
+            expected = Generator(compiled)
+            expected.append(tokens)
+            np.testing.assert_allclose(found["logits"][0, -1], expected.logits()[0], rtol=0, atol=1e-4)
+    assert generator.speculation is not None
+    assert generator.speculation.accepted > 3
 
 
 def test_another_vocabulary_that_the_draft_does_not_state() -> None:

@@ -11,9 +11,10 @@ from engine.generation.proposer import Proposer
 from engine.generation.roles import (
     LOGITS,
     columns_of,
+    is_replaced,
     most_logits,
+    require_any_number,
     require_checking,
-    require_rewinding,
 )
 from engine.generation.sequence_groups import SequenceGroup
 from engine.generation.speculation import (
@@ -65,8 +66,10 @@ class BatchSpeculation:
         self, network: ExecutableNetwork, names: dict[str, str], vocabulary: int | None, draft: object
     ) -> None:
         signature, self._options = network.signature, checked_proposer(draft)
-        require_rewinding(signature, names)
+        require_any_number(signature, names)
         require_checking(signature, names, self._options.tokens)
+        self.is_replaced = any(is_replaced(each) for each in network.variables)
+        """Whether refused tokens cannot be taken back: their run is undone, and accepted ones are computed again."""
         self._most_checked = most_logits(signature, names[LOGITS])
         self._room = columns_of(signature, None)
         self._draft: Generator | None = None
@@ -105,12 +108,18 @@ class BatchSpeculation:
         except EngineError:
             self.refuse([stream])
 
-    def proposals(self, group: SequenceGroup) -> tuple[dict[Stream, Proposed], dict[Stream, Exception]]:
+    def proposals(
+        self, group: SequenceGroup, *, is_alone: bool
+    ) -> tuple[dict[Stream, Proposed], dict[Stream, Exception]]:
         """The tokens proposed for sequences of a group; and the errors of sequences whose draft has another vocabulary,
         or is defective.
 
-        A draft that cannot compute its tokens, such as for lack of memory, proposes no more for its sequence.
+        A draft that cannot compute its tokens, such as for lack of memory, proposes no more for its sequence. States
+        that are replaced cannot be rewound for each row, so that proposals for such models need a group that `is_alone`
+        and has one sequence.
         """
+        if self.is_replaced and not (is_alone and len(group.streams) == 1 and group.is_settled):
+            return {}, {}
         allowed = {stream: self._allowed(group, stream) for _, stream in group.members}
         continued: dict[Stream, list[int]] = {}
         if isinstance(self._options, PromptLookup):
@@ -196,7 +205,7 @@ class BatchSpeculation:
 
     def _cost(self, rows: int) -> float:
         """The additional time of a run for a token of all rows, relative to a run without proposals."""
-        cost = self._options.cost
+        cost = (2 if self.is_replaced else 1) * self._options.cost
         return cost * rows / (1 + min(cost, _ROW_COST) * (rows - 1))
 
     def _proposed(self, stream: Stream, count: int, continued: list[int] | None, choice: Choice) -> Proposals:

@@ -35,8 +35,8 @@ from engine.generation.roles import (
     is_replaced,
     largest_token,
     most_logits,
+    require_any_number,
     require_checking,
-    require_rewinding,
     room_of,
     shown,
     vocabulary_of,
@@ -79,10 +79,12 @@ class Generator:
     length beyond the bound of the variables, leaves the generator as it was. Not thread-safe.
 
     With `draft`, several next tokens are proposed and computed in one run, as far as proposals are accepted; this needs
-    the logits of all tokens, and variables that can be rewound. The likeliest tokens are the same as without, up to
-    the rounding of runs of several tokens. Drawn tokens have the same probabilities, and with `PromptLookup` they are
-    the same ones for the same seed. Each call still gives one token; the variables of the request may be some tokens
-    ahead. A batch of several sequences is computed without proposals.
+    the logits of all tokens. The likeliest tokens are the same as without, up to the rounding of runs of several
+    tokens. Drawn tokens have the same probabilities, and with `PromptLookup` they are the same ones for the same seed.
+    Each call still gives one token, and the variables of the request never are ahead of the given tokens. States that
+    do not keep their past values return to before a run of which a token was refused, by a checkpoint, and the next
+    step computes the accepted tokens again, at most as many as were proposed; fewer are proposed therefore. A batch of
+    several sequences is computed without proposals.
 
     Args:
         network: the compiled model.
@@ -93,14 +95,14 @@ class Generator:
             or a `PromptLookup`.
         checkpoints: for models with states that do not keep their past values, such as linear attention's: before how
             many of the last inferences they are kept, so that `rewind` can return there. A checkpoint costs the memory
-            of these states (`request.checkpoint_bytes`).
+            of these states (`request.checkpoint_bytes`). A draft needs one.
         adapter: a low-rank adapter (`engine.generation.read_adapter`), or one for each sequence of the batch, None for
             none. The model must have been prepared by `engine.passes.MakeAdaptable`.
 
     Raises `InputError` if the network has other inputs than these, inputs of other ranks, or no variables, if
     `sampling` has tokens that the model does not have, if the draft has another number of tokens, and if proposals are
-    not possible: the network computes the logits of the last token only, a network takes a fixed number of tokens, or a
-    variable does not keep its past values. Raises `AdapterError` if an adapter does not fit the network.
+    not possible: the network computes the logits of the last token only, or a network takes a fixed number of tokens.
+    Raises `AdapterError` if an adapter does not fit the network.
     """
 
     def __init__(
@@ -133,12 +135,16 @@ class Generator:
         self._request = network.create_infer_request()
         if isinstance(checkpoints, bool) or not isinstance(checkpoints, int) or checkpoints < 0:
             raise InputError(f"checkpoints is {checkpoints!r}; expected 0 or more")
-        self._checkpoints = checkpoints
-        self._request.keep_checkpoints(checkpoints)
+        self._is_replaced = any(is_replaced(each) for each in network.variables)
+        # The one before a run with proposed tokens, of which some are refused.
+        self._checkpoints = max(checkpoints, int(self._is_replaced and self._speculation is not None))
+        self._request.keep_checkpoints(self._checkpoints)
         self._marks: list[int] = []
         """The tokens that were computed before each inference whose values the request keeps."""
         self._sequences: Batch | None = None
         self._ahead = _NOTHING_AHEAD
+        self._future: AsyncInferRequest | None = None
+        """The variables behind the tokens that were chosen ahead."""
         self._is_interrupted = False
         """Whether the last run was given up by its caller: it may have ended, and the request be ahead."""
         self._adapter_inputs = AdapterInputs(network.signature)
@@ -233,6 +239,7 @@ class Generator:
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._request = self._request.fork()
+        made._future = self._future.fork() if self._future is not None and self._ahead.tokens else None
         made._marks = list(self._marks)
         made._sequences = None if self._sequences is None else self._sequences.copy()
         made._ahead = self._ahead.copy()
@@ -243,7 +250,8 @@ class Generator:
         """Forget all tokens, so that the next prompt starts a new text."""
         self._proposal_room = columns_of(self._network.signature, self._room)
         self._request.reset_state()
-        self._sequences, self._ahead, self._is_interrupted = None, _NOTHING_AHEAD, False
+        self._forget_ahead()
+        self._sequences, self._is_interrupted = None, False
         if self._speculation is not None:
             self._speculation.reset()
         self._marks = []
@@ -264,8 +272,7 @@ class Generator:
             return
         shortened = known.shortened(count)
         self._settle()
-        variables = self._network.variables
-        if known.computed > shortened.computed and any(is_replaced(each) for each in variables):
+        if known.computed > shortened.computed and self._is_replaced:
             shortened.computed = self._return_to(shortened.computed, known.computed)
         else:
             self._take_back(known.computed - shortened.computed)
@@ -440,8 +447,10 @@ class Generator:
         known, ahead = self._sequences, self._ahead
         if ahead.tokens and known is not None and ahead.is_of(self):
             (token, random), *later = ahead.tokens
-            self._give(known, token, random)
+            self._give(known, token, random, self._advance(known, len(later)))
             self._ahead = replace(ahead, tokens=later)
+            if not later:
+                self._forget_ahead()
             return [token]
         self._settle()
         self.sampling.check(self._vocabulary)
@@ -485,19 +494,60 @@ class Generator:
             # Such as more positions than the model has. The run without proposals decides whether there is an error.
             self._proposal_room = known.length
             return None
+        self._note_run(known.computed)
         try:
             logits = self._logits_of(result[self._names[LOGITS]], count + 1)
             chosen = chosen_tokens(proposals, logits, choice, self.stop_tokens)
         except EngineError:
-            self._take_back(count + 1)
+            self._undo_run(count + 1)
             raise
-        self._take_back(count + 1 - len(chosen))
         accepted = len(chosen) - 1 + (len(chosen) <= count and chosen[-1][0] == proposals.tokens[len(chosen) - 1])
         speculation.record(count, accepted, len(chosen))
         (token, random), *later = chosen
-        self._give(known, token, random)
+        self._give(known, token, random, self._return(known, count + 1 - len(chosen), len(later)))
         self._ahead = _Ahead(later, self.sampling, self.stop_tokens)
         return token
+
+    def _return(self, known: Batch, refused: int, later: int) -> int:
+        """Let the request have the tokens of `known` after a run with proposed ones, of which the last `refused` ones
+        were refused, and `later` are given later; returns how many of its tokens are computed.
+
+        A state that does not keep its past values is the one before the run until all tokens have been given; if some
+        were refused, the next step computes the others again.
+        """
+        if self._is_replaced:
+            if not refused:
+                self._keep_future()
+            self._undo_run(refused)
+            return known.computed
+        self._take_back(refused)
+        if later and not self._is_written:
+            self._keep_future()
+            self._take_back(later)
+        return known.length
+
+    def _advance(self, known: Batch, later: int) -> int:
+        """Let the request have the tokens of `known`, of which the last one is given next, if `later` ones are given
+        after it; returns how many of its tokens are computed.
+        """
+        if self._is_replaced and (later or self._future is None):
+            return known.computed
+        if self._future is not None:
+            self._request.adopt(self._future)
+            if self._is_replaced:
+                self._note_run(known.computed)
+            self._take_back(later)
+        return known.length
+
+    def _keep_future(self) -> None:
+        """Keep what the request has now."""
+        if self._future is None:
+            self._future = self._network.create_infer_request()
+        self._future.adopt(self._request)
+
+    def _forget_ahead(self) -> None:
+        """Forget tokens that were chosen ahead, and the memory of their variables."""
+        self._ahead, self._future = _NOTHING_AHEAD, None
 
     def _logits_of(self, logits: Array, count: int) -> Array:
         """The logits [count, vocabulary] of the last tokens of one sequence."""
@@ -509,10 +559,10 @@ class Generator:
         found: Array = logits[0, -count:]
         return found
 
-    def _give(self, known: Batch, token: int, random: np.random.Generator) -> None:
-        """Append a chosen token, behind tokens that are computed."""
+    def _give(self, known: Batch, token: int, random: np.random.Generator, computed: int) -> None:
+        """Append a chosen token, behind tokens of which so many are computed."""
         extended = known.extended([[token]], is_generated=True)
-        extended.computed, extended.randoms, extended.ended = known.length, [random], [token in self.stop_tokens]
+        extended.computed, extended.randoms, extended.ended = computed, [random], [token in self.stop_tokens]
         self._sequences = extended
 
     def _earlier_parts(self, known: Batch | None) -> Iterator[Batch]:
@@ -538,30 +588,49 @@ class Generator:
             self._request.wait()
         computed = 0 if self._sequences is None else self._sequences.computed
         before = [int(v.initial.shape[v.axis]) for v in self._network.variables if v.axis is not None]
+        if not before and self._is_replaced:
+            raise StateError(
+                f"{self._network.signature.network}: the last run was interrupted, and no variable grows, so it is not "
+                "known whether the variables have its tokens; start again with reset"
+            )
         if before:
             self._take_back(max(0, self._request.length - before[0] - computed))
         self._is_interrupted = False
 
     def _settle(self) -> None:
-        """Forget tokens that were chosen ahead, so that the request has the tokens of the generator."""
+        """Forget tokens that were chosen ahead; afterwards, the request has the tokens of the generator."""
         if self._is_interrupted:
             self._recover()
-        count, self._ahead = len(self._ahead.tokens), _NOTHING_AHEAD
-        self._take_back(count)
+        self._forget_ahead()
+
+    def _undo_run(self, count: int) -> None:
+        """Return to before a run with proposed tokens, or take back its last `count` columns."""
+        if self._is_replaced:
+            self._request.undo(1)
+            self._marks.pop()
+        else:
+            self._take_back(count)
 
     def _take_back(self, count: int) -> None:
         """Remove the last `count` columns from the variables; caches of a fixed length are written over."""
-        if count and not all(variable.written_axis is not None for variable in self._network.variables):
+        if count and not self._is_written:
             self._request.rewind(count)
+
+    @property
+    def _is_written(self) -> bool:
+        """Whether all variables are caches of a fixed length, which keep what was written."""
+        return all(variable.written_axis is not None for variable in self._network.variables)
 
     def _made_speculation(self, draft: object) -> Speculation:
         signature = self._network.signature
         options = checked_proposer(draft)
-        require_rewinding(signature, self._names)
+        require_any_number(signature, self._names)
         require_checking(signature, self._names, options.tokens)
+        # Where refused tokens cannot be taken back, the accepted ones are computed again.
+        factor = 2 if any(is_replaced(each) for each in self._network.variables) else 1
         if isinstance(options, PromptLookup):
-            return Speculation(options, None, None)
-        return Speculation(options, *draft_generator(options, signature, self._vocabulary))
+            return Speculation(options, None, None, factor)
+        return Speculation(options, *draft_generator(options, signature, self._vocabulary), factor)
 
     def _inputs(self, known: Batch | None) -> tuple[dict[str, Array], Batch]:
         if known is None or known.computed == known.length:
@@ -706,10 +775,11 @@ class Generator:
 def draft_generator(options: Draft, signature: Signature, vocabulary: int | None) -> tuple[Generator, int | None]:
     """The generator of a draft for a network with so many tokens, and the most tokens that it can have.
 
-    Raises `InputError` if its tokens are others, or cannot be taken back.
+    Raises `InputError` if its tokens are others, or it takes a fixed number of them.
     """
-    made = Generator(options.network, names=options.names)
-    require_rewinding(options.network.signature, made._names)
+    # A checkpoint before each token that it proposes.
+    made = Generator(options.network, names=options.names, checkpoints=options.tokens + 1)
+    require_any_number(options.network.signature, made._names)
     if None not in (vocabulary, made.vocabulary) and vocabulary != made.vocabulary:
         raise InputError(
             f"{options.network.signature.network}: the draft has {made.vocabulary} tokens, and "
@@ -720,10 +790,7 @@ def draft_generator(options: Draft, signature: Signature, vocabulary: int | None
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """Tokens that were chosen in the same run as the last one, each with what draws the numbers after it.
-
-    The request has computed as many columns more than the generator's sequence.
-    """
+    """Tokens that were chosen in the same run as the last one, each with what draws the numbers after it."""
 
     tokens: list[tuple[int, np.random.Generator]]
     sampling: Sampling | None = None

@@ -185,14 +185,8 @@ def columns_of(signature: Signature, room: int | None) -> int | None:
     return min(bounds if room is None else [*bounds, room], default=None)
 
 
-def require_rewinding(signature: Signature, names: dict[str, str]) -> None:
-    """Raise `InputError` if tokens of a model cannot be taken back, or it takes a fixed number of them."""
-    for state in signature.states:
-        if not state.variable.is_growing and state.variable.written_axis is None:
-            raise InputError(
-                f"{signature.network}: variable `{state.name}` does not keep its past values, so proposed tokens could "
-                "not be taken back; leave out draft"
-            )
+def require_any_number(signature: Signature, names: dict[str, str]) -> None:
+    """Raise `InputError` if a model takes a fixed number of tokens, so that it cannot compute proposed ones, too."""
     shape = signature.inputs[signature.find_input(names[IDS])].shape
     if shape.rank.is_static and shape[1].is_static:
         raise InputError(

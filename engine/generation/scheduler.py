@@ -510,12 +510,15 @@ class Scheduler(Participant):
                 self._fail(group, self._typed(e))
                 return
         self._choose(group, logits, proposed)
+        if proposed and self._speculation is not None and self._speculation.is_replaced:
+            group.request.keep_checkpoints(0)
 
     def _proposed(self, group: SequenceGroup) -> dict[Stream, Proposed]:
         """The tokens that are proposed for sequences of a group; one whose draft fails ends."""
         if self._speculation is None:
             return {}
-        proposed, failed = self._speculation.proposals(group)
+        others = len(self._running) + len(self._waiting) + (self._prompt is not None) - 1
+        proposed, failed = self._speculation.proposals(group, is_alone=not self._is_batched or not others)
         for stream, error in failed.items():
             self._leave(stream, self._typed(error))
         return proposed
@@ -531,6 +534,8 @@ class Scheduler(Participant):
         tokens = {stream: proposals.tokens for stream, (proposals, _) in proposed.items()}
         inputs = group.inputs(tokens)
         try:
+            if self._speculation.is_replaced:
+                group.request.keep_checkpoints(1)
             logits = self._infer(group.request, inputs, group.adapters)
         except Exception:
             self._speculation.refuse(proposed)
@@ -539,13 +544,15 @@ class Scheduler(Participant):
 
     def _choose(self, group: SequenceGroup, logits: Array, proposed: Mapping[Stream, Proposed]) -> None:
         """Choose the next tokens of a group, and take back what was computed behind them."""
-        width = 1 + max((len(proposals.tokens) for proposals, _ in proposed.values()), default=0)
+        counts = {stream: len(proposed[stream][0].tokens) if stream in proposed else 0 for _, stream in group.members}
+        known = {stream: len(stream.sequence) - stream.computed for stream in counts}
+        width = max(known[stream] + counts[stream] for stream in counts)
         kept, failed = dict[Stream, int](), dict[Stream, EngineError]()
         for row, stream in group.members:
-            given = proposed.get(stream)
+            last = logits.shape[1] - width + known[stream] + counts[stream]
             try:
-                of_tokens = logits[row, -width:][: 1 + (0 if given is None else len(given[0].tokens))]
-                kept[stream] = stream.add(of_tokens, given)
+                of_tokens = self._logits_of(logits[row], last - counts[stream] - 1, last)
+                kept[stream] = known[stream] - 1 + stream.add(of_tokens, proposed.get(stream))
             except Exception as e:
                 failed[stream] = self._typed(e)
         for stream, error in failed.items():
@@ -554,20 +561,24 @@ class Scheduler(Participant):
             return
         if self._speculation is not None and proposed:
             pairs = {
-                stream: (given[0].tokens, stream.tokens[-kept[stream] :])
+                stream: (given[0].tokens, stream.tokens[-(kept[stream] - known[stream] + 1) :])
                 for stream, given in proposed.items()
                 if stream in kept
             }
             self._speculation.record(group, pairs)
         longest = max(kept.values())
+        back = [width - (longest if stream is None else kept[stream]) for stream in group.streams]
         try:
-            if width > 1:
-                group.request.rewind_each(
-                    [width - (longest if stream is None else kept[stream]) for stream in group.streams]
-                )
+            if any(back) and self._speculation is not None and self._speculation.is_replaced:
+                group.request.undo(1)  # the next step computes the accepted tokens again
+                kept, longest = dict.fromkeys(kept, 0), 0
+            elif any(back):
+                group.request.rewind_each(back)
         except Exception as e:  # such as no memory for a copy: it is not known which positions are right
             for stream in kept:
-                self._leave(stream, self._typed(e))
+                if stream.is_complete:
+                    stream.end(None)
+                self._leave(stream, None if stream.is_complete else self._typed(e))
             return
         group.columns += longest
         for stream, count in kept.items():
@@ -576,6 +587,15 @@ class Scheduler(Participant):
             if stream.has_last_token:
                 stream.end(None)
                 self._finish(stream)
+
+    def _logits_of(self, logits: Array, begin: int, end: int) -> Array:
+        """The logits of a part of the tokens of a row. Raises `InputError` if the model does not give them."""
+        if begin < 0:
+            raise InputError(
+                f"{self._network.signature.network}: the model gives the logits of the last {len(logits)} tokens, and "
+                f"those of {end - begin} are needed to check the proposed ones; leave out draft"
+            )
+        return logits[begin:end]
 
     def _fail(self, group: SequenceGroup, error: EngineError) -> None:
         """Remove the sequences that caused a group's step to fail; the step has left the variables unchanged.
@@ -641,8 +661,11 @@ class Scheduler(Participant):
     def _make(self, streams: Sequence[Stream]) -> bool:
         """Let running sequences be a group of their own; False if that is not possible, and they stay as they are.
 
-        Their adapters may have more ranks than the network takes, or memory may not suffice for a second copy.
+        Their adapters may have more ranks than the network takes, memory may not suffice for a second copy, or tokens
+        of one must be computed again.
         """
+        if not all(group.is_settled for group in self._groups):
+            return False
         if not self._adapters.fits([stream.adapter for stream in streams]):
             return False
         places = {stream: (group.request, row) for group in self._groups for row, stream in group.members}

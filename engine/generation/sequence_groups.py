@@ -53,23 +53,31 @@ class SequenceGroup:
         return [None if stream is None else stream.adapter for stream in self.streams]
 
     @property
+    def is_settled(self) -> bool:
+        """Whether all tokens of its sequences but the last ones are computed."""
+        return all(stream.computed == len(stream.sequence) - 1 for _, stream in self.members)
+
+    @property
     def longest(self) -> int:
         """The positions that the longest sequence has."""
         return max((stream.computed for _, stream in self.members), default=0)
 
     def inputs(self, proposed: Mapping[Stream, Sequence[int]] = _NONE) -> tuple[Array, Array, Array]:
-        """The last tokens and the proposed ones behind them, which columns are seen with these, and the positions.
+        """The tokens that are not computed and those proposed behind them, which columns are seen, and the positions.
 
         Rows with fewer tokens get others behind them, which no token before them sees.
         """
-        width = 1 + max((len(tokens) for tokens in proposed.values()), default=0)
+        rows = {
+            row: [*stream.sequence[stream.computed :].tolist(), *proposed.get(stream, ())]
+            for row, stream in self.members
+        }
+        width = max(map(len, rows.values()))
         ids, positions = (np.zeros((len(self.streams), width), np.int64) for _ in range(2))
         starts = np.zeros((len(self.streams), 1), np.int64)
         for row, stream in self.members:
-            tokens = [stream.tokens[-1], *proposed.get(stream, ())]
-            ids[row, : len(tokens)], starts[row] = tokens, stream.computed
+            ids[row, : len(rows[row])], starts[row] = rows[row], stream.computed
             # The positions behind the proposed tokens may be more than the model has.
-            positions[row] = stream.computed + np.minimum(np.arange(width), len(tokens) - 1)
+            positions[row] = stream.computed + np.minimum(np.arange(width), len(rows[row]) - 1)
         # A row without a sequence sees its own tokens only, since a row that sees none may be NaN.
         return ids, np.arange(self.columns + width) >= self.columns - starts, positions
 

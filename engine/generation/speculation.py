@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import EngineError, InputError
+from engine.errors import EngineError, InputError, StateError
 from engine.generation.sampling import Sampling
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.startup import dataclass
@@ -181,15 +181,23 @@ class Speculation:
     same tokens.
     """
 
-    def __init__(self, options: PromptLookup | Draft, draft: DraftGenerator | None, draft_room: int | None) -> None:
+    def __init__(
+        self,
+        options: PromptLookup | Draft,
+        draft: DraftGenerator | None,
+        draft_room: int | None,
+        cost_factor: int = 1,
+    ) -> None:
+        self._cost_factor = cost_factor
         self._options, self._draft, self._draft_room = options, draft, draft_room
         self._given_room = draft_room
         self.statistics = SpeculationStatistics()
-        self._pace = _Pace.of(options)
+        self._pace = self._new_pace()
 
     def fork(self) -> Speculation:
         """One that goes on from the same tokens."""
-        made = Speculation(self._options, None if self._draft is None else self._draft.fork(), self._draft_room)
+        draft = None if self._draft is None else self._draft.fork()
+        made = Speculation(self._options, draft, self._draft_room, self._cost_factor)
         made._given_room = self._given_room
         made.statistics, made._pace = self.statistics, self._pace.copy()
         return made
@@ -197,11 +205,11 @@ class Speculation:
     def begin(self, count: int) -> None:
         """Note that `count` tokens were appended: after a text of another kind, a draft that has ended begins again."""
         if count >= _NEW_TEXT and self._pace.left > _LONGEST_PAUSE:
-            self._pace = _Pace.of(self._options)
+            self._pace = self._new_pace()
 
     def reset(self) -> None:
         """Forget the tokens, and the share of accepted ones; the counts go on."""
-        self._pace, self._draft_room = _Pace.of(self._options), self._given_room
+        self._pace, self._draft_room = self._new_pace(), self._given_room
         if self._draft is not None:
             self._draft.reset()
 
@@ -225,6 +233,9 @@ class Speculation:
             return Proposals(self._options.found(ids, count))
         assert self._draft is not None
         return (yield from drafted(self._draft, tokens, count, vocabulary, choice))
+
+    def _new_pace(self) -> _Pace:
+        return _Pace(self._cost_factor * self._options.cost, self._draft is not None, Acceptance.of(self._options))
 
     def record(self, proposed: int, accepted: int, tokens: int) -> None:
         """Count a run that chose `tokens` tokens, of which `accepted` were among the proposed ones."""
@@ -430,10 +441,6 @@ class _Pace:
     """The tokens until the next proposal."""
     is_paused: bool = False
 
-    @classmethod
-    def of(cls, options: PromptLookup | Draft) -> _Pace:
-        return cls(options.cost, isinstance(options, Draft), Acceptance.of(options))
-
     def copy(self) -> _Pace:
         """One that goes on from the same counts."""
         return replace(self, acceptance=replace(self.acceptance))
@@ -488,7 +495,11 @@ def _follow(draft: DraftGenerator, tokens: list[int]) -> None:
     near = max(0, both - _NEAR)
     first = near if known[:near] == tokens[:near] else 0
     common = next((i for i in range(first, both) if known[i] != tokens[i]), both)
-    draft.rewind(len(known) - common)
+    try:
+        draft.rewind(len(known) - common)
+    except StateError:  # a state that does not keep its past values, and whose last checkpoint is later
+        draft.reset()
+        common = 0
     draft.append(tokens[common:])
 
 

@@ -422,6 +422,18 @@ class AsyncInferRequest(Participant):
         """
         self._states().undo(count)
 
+    def adopt(self, other: AsyncInferRequest) -> None:
+        """Take the values and the checkpoints of another request of the same network, as a fork of it has them.
+
+        They are shared until they change. Raises `Busy`, and `StateError` if `other` belongs to another network, which
+        leaves the values unchanged.
+        """
+        states = self._states()
+        if other._network is not self._network_with_states():
+            raise StateError(f"{self._name}: values are taken from a request of the same network")
+        if other is not self:
+            states.adopt(other._states())
+
     def reorder(self, indices: Sequence[int] | Array) -> None:
         """Continue sequence i from the values of sequence `indices[i]`, as beam search does; indices may repeat.
 

@@ -506,7 +506,8 @@ class States:
 
     def adopt(self, other: States) -> None:
         """Take the values and the checkpoints of another request of the same network, as a fork does."""
-        self.replace(other.values())
+        sets = _OwnSets(0)
+        self._values = {k: sets.shortened(v) if isinstance(v, GrowingArray) else v for k, v in other._values.items()}
         self._checkpoints = other._checkpoints.copy()
 
     def _growing(self) -> list[tuple[StatePort, int]]:

@@ -202,6 +202,22 @@ class StateChecks(DeviceChecks):
             self.step(request, history, chunk(1, start=float(round_)))
             self.step(other, others, chunk(2, start=100.0 + round_))
 
+    def test_adopted_values(self, core: Core) -> None:
+        """A request goes on from another one's values; neither sees the other's further values."""
+        network = self.stateful(core)
+        request, other = network.create_infer_request(), network.create_infer_request()
+        history, others = History(), History()
+        self.step(request, history, chunk(3))
+        self.step(other, others, chunk(1, start=50.0))
+        other.adopt(request)
+        others.tokens, others.count = history.tokens.copy(), history.count
+        for round_ in range(2):
+            self.step(other, others, chunk(2, start=100.0 + round_))
+            self.step(request, history, chunk(1, start=float(round_)))
+        with pytest.raises(StateError, match="of the same network"):
+            request.adopt(self.stateful(core).create_infer_request())
+        self.check_values(request, history)
+
     def test_reorder(self, core: Core) -> None:
         """Sequences are taken in another order, or several times; indices out of range change nothing."""
         request, history = self.stateful(core).create_infer_request(), History(3)
