@@ -4,8 +4,9 @@
     python benchmarks/speculation.py --forms f32 --rounds 1 --tokens 20    # a quick look
 
 The model is Llama-like, with seeded weights, and uses one thread, since its CPU time hardly depends on what else runs.
-Rounds alternate, and the first one is not counted; ratios are medians, with the least and the greatest one. Times are
-those after the first token; those of a draft include its prompt, and those of a Scheduler the prompts.
+Rounds alternate. The first one is not counted, and of a batch the first four, in which plans are made; ratios are
+medians, with the least and the greatest one. Times are those after the first token; those of a draft include its
+prompt, and those of a Scheduler all prompts.
 
 - "repeats": a bias leaves six tokens, and the likeliest of them soon repeat;
 - "does not repeat": tokens are drawn, and no two follow each other twice;
@@ -34,7 +35,7 @@ from generating.models import write_model
 from engine import Core
 from engine.generation import Draft, Generator, PromptLookup, Sampling, Scheduler
 from engine.native import cpu_features
-from engine.passes import LastPosition, MakeStateful, compress_weights
+from engine.passes import LastPosition, MakeStateful, MaskedCaches, compress_weights
 
 VOCABULARY = 16000
 NETWORK, SMALL = Llama(12, 768, 12, 4, 2048, VOCABULARY), Llama(2, 256, 4, 2, 640, VOCABULARY)
@@ -56,26 +57,31 @@ def main() -> None:
         small = compiled(folder, "small", SMALL, "int4")
         for form in options.forms.split(","):
             network = compiled(folder, "network", NETWORK, form)
+            batched = compiled(folder, "network", NETWORK, form, is_masked=True)
             drafts = {"accepted draft": Draft(small), "refused draft": Draft(small)}
             if form == "f32":
                 drafts["dear draft"] = Draft(compiled(folder, "network", NETWORK, form, bits="int4"))
-            rows += [[form, *row] for row in measured(network, drafts, options)]
+            rows += [[form, *row] for row in measured(network, batched, drafts, options)]
     print(markdown(["weights", "text", "ms without", "ms with", "ratio", "tokens per run", "accepted"], rows))
 
 
-def compiled(folder: Path, name: str, model: Llama, form: str, bits: str | None = None) -> Any:
+def compiled(
+    folder: Path, name: str, model: Llama, form: str, bits: str | None = None, *, is_masked: bool = False
+) -> Any:
     path = folder / f"{name}-{form}" / "model.onnx"
     if not path.exists():
         write_model(model, form, path.parent)
     core = Core()
     graph = core.read_model(path)
     MakeStateful().run_on_model(graph)
+    if is_masked:
+        MaskedCaches().run_on_model(graph)
     LastPosition(count=PromptLookup().tokens + 1).run_on_model(graph)
     graph = graph if bits is None else compress_weights(graph, bits).model
     return core.compile_model(graph, "CPU", {"INFERENCE_NUM_THREADS": 1})
 
 
-def measured(network: Any, drafts: dict[str, Draft], options: argparse.Namespace) -> list[list[str]]:
+def measured(network: Any, batched: Any, drafts: dict[str, Draft], options: argparse.Namespace) -> list[list[str]]:
     random = np.random.default_rng(0)
     prompt = random.integers(0, VOCABULARY, options.context).tolist()
     few = random.integers(0, VOCABULARY, 6).tolist()
@@ -106,13 +112,15 @@ def measured(network: Any, drafts: dict[str, Draft], options: argparse.Namespace
         if options.cases not in name:
             continue
         times: list[tuple[float, float]] = []
-        compute = scheduled if name.startswith("Scheduler") else run
-        for turn in range(options.rounds + 1):
-            without, expected, _ = compute(network, prompts, samplings, None, options.tokens)
-            proposing, found, statistics = compute(network, prompts, samplings, draft, options.tokens)
-            if draft == PromptLookup() or not samplings[0].temperature:
+        compute, used = (scheduled, batched) if name.startswith("Scheduler") else (run, network)
+        uncounted = 4 if len(prompts) > 1 else 1
+        for turn in range(options.rounds + uncounted):
+            without, expected, _ = compute(used, prompts, samplings, None, options.tokens)
+            proposing, found, statistics = compute(used, prompts, samplings, draft, options.tokens)
+            # Which sequences are computed together depends on times, and so do draws from 16,000 tokens, by rounding.
+            if not any(each.temperature for each in samplings) or (draft == PromptLookup() and len(prompts) == 1):
                 assert found == expected, f"{name}: the tokens differ from those without proposals"
-            if turn:
+            if turn >= uncounted:
                 times.append((without, proposing))
         count = options.tokens * len(prompts)
         each = [f"{median(column) * 1e3 / count:.1f}" for column in zip(*times, strict=True)]
