@@ -490,8 +490,60 @@ void multiply_row(float* y, float factor, std::int64_t size) {
   for (; d < size; ++d) y[d] *= factor;
 }
 
+// Biases that leave nothing of a score: -inf, and the least float, which models add instead. Keys with them have
+// probabilities of 0 in a row that has others, and are not read then.
+constexpr float kExcluded = -1e38f;
+
+// Whether the mask excludes all of `count` keys, at most kLanes, for the query of a task.
+ENGINE_INLINE bool is_excluded(const Task& task, std::int64_t key, std::int64_t count) {
+  const AttentionArgs& args = *task.args;
+  const std::int64_t row = task.first * args.mask_view.query;
+  const bool is_whole = count == kLanes && key + kLanes <= args.mask_keys && args.mask_view.key == 1;
+  if (is_whole && args.mask == AttentionMask::kBool) {
+    std::uint32_t any = 0, flags;
+    for (int i = 0; i < kLanes; i += 4) {
+      std::memcpy(&flags, task.mask + row + key + i, sizeof flags);
+      any |= flags;
+    }
+    return any == 0;
+  }
+  const Vec bias = bias_row(args, task.mask, row, key, count);
+  if (count == kLanes) return !is_any(~(bias <= broadcast(kExcluded)));
+  float lanes[kLanes];
+  store(lanes, bias);
+  bool is_all = true;
+  for (std::int64_t i = 0; i < count; ++i) is_all = is_all && lanes[i] <= kExcluded;
+  return is_all;
+}
+
+ENGINE_INLINE bool are_excluded(const Task& task, std::int64_t key, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += kLanes)
+    if (!is_excluded(task, key + i, min64(kLanes, count - i))) return false;
+  return count > 0;
+}
+
+// Keys of a query, of all heads.
+struct Visible {
+  std::int64_t begin, end;
+  bool has_gaps;  // whether keys between them may be left out, too
+};
+
+// The keys without those at both ends that the mask excludes; all of them if it excludes all, or has heads of its own.
+Visible visible_keys(const Task& task) {
+  const AttentionArgs& args = *task.args;
+  Visible found = {task.key_begin, task.key_end, false};
+  if (!task.mask || args.mask_view.head != 0) return found;
+  while (found.begin < found.end && is_excluded(task, found.begin, min64(kLanes, found.end - found.begin)))
+    found.begin = min64(found.end, found.begin + kLanes);
+  if (found.begin >= found.end) return {task.key_begin, task.key_end, false};
+  while (is_excluded(task, max64(found.begin, found.end - kLanes), min64(kLanes, found.end - found.begin)))
+    found.end -= kLanes;
+  found.has_gaps = true;
+  return found;
+}
+
 // The rows of several heads, which read each block of keys and values while it is in a cache.
-void attend_rows(Row* rows, std::int64_t count, float* widened) {
+void attend_rows(Row* rows, std::int64_t count, bool has_gaps, float* widened) {
   constexpr std::int64_t kTogether = kRowVectors * kLanes;
   const AttentionArgs& args = *rows[0].task.args;
   const std::int64_t keys = max64(0, rows[0].task.key_end - rows[0].task.key_begin);
@@ -507,6 +559,10 @@ void attend_rows(Row* rows, std::int64_t count, float* widened) {
   for (std::int64_t i = 0; i < keys; i += kLanes) {
     if (!are_keys_read_once) prefetch_rows(rows, count, true, i, kLanes, keys);
     const std::int64_t together = min64(kLanes, keys - i);
+    if (has_gaps && is_excluded(rows[0].task, rows[0].task.key_begin + i, together)) {
+      for (std::int64_t r = 0; r < count; ++r) store(rows[r].task.scores + i, broadcast(-kInf));
+      continue;
+    }
     if (are_keys_read_once && together == kLanes) {
       score(rows, count, i, keys);
       continue;
@@ -524,7 +580,11 @@ void attend_rows(Row* rows, std::int64_t count, float* widened) {
   const bool are_values_read_once = is_read_once(args.v_format, args.value_size) && have_values(rows, count);
   for (std::int64_t i = 0; i == 0 || i < keys; i += kTogether) {
     if (!are_values_read_once) prefetch_rows(rows, count, false, i, kTogether, keys);
-    const std::int64_t together = min64(kTogether, keys - i);
+    std::int64_t together = min64(kTogether, keys - i);
+    if (has_gaps && are_excluded(rows[0].task, rows[0].task.key_begin + i, together)) {
+      if (i > 0) continue;
+      together = 0;  // the first ones are assigned
+    }
     if (are_values_read_once) {
       add(rows, count, i, together);
       continue;
@@ -568,6 +628,8 @@ void attention_few_f32(const void* raw_args, void* const* buffers, const KernelC
   float* const scratch = static_cast<float*>(context.scratch);
   auto* const parts = args.parts > 1 ? static_cast<AttentionPart*>(buffers[args.parts_at]) : nullptr;
   float* const sums = args.parts > 1 ? static_cast<float*>(buffers[args.parts_at + 1]) : nullptr;
+  Visible visible = {};
+  std::int64_t visible_row = -1;  // the batch and query that it is for
   for (std::int64_t at = range.begin; at < range.end;) {
     Row rows[kMaxRowsTogether] = {};
     const std::int64_t group = at % groups, query = at / groups % args.queries;
@@ -579,6 +641,12 @@ void attention_few_f32(const void* raw_args, void* const* buffers, const KernelC
       Task& task = rows[r].task;
       task = head_task(args, buffers, batch * args.heads + head);
       set_queries(task, query, 1);
+      if (visible_row != batch * args.queries + query) {
+        visible = visible_keys(task);
+        visible_row = batch * args.queries + query;
+      }
+      task.key_begin = visible.begin;
+      task.key_end = visible.end;
       take_part(task, part);
       task.queries = scratch + r * row_floats;
       task.scores = task.queries + query_floats;
@@ -586,7 +654,7 @@ void attention_few_f32(const void* raw_args, void* const* buffers, const KernelC
       rows[r].part = parts == nullptr ? nullptr : parts + index;
       rows[r].y = parts == nullptr ? task.y + query * args.y.row : sums + index * args.value_size;
     }
-    attend_rows(rows, count, scratch + args.units_together * args.shared_heads * row_floats);
+    attend_rows(rows, count, visible.has_gaps, scratch + args.units_together * args.shared_heads * row_floats);
     at += taken;
   }
 }

@@ -1,4 +1,5 @@
 // Attention against a scalar reference: every tail, layout, mask and bound, on every instruction set.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -27,8 +28,10 @@ enum class Order { kHeadsFirst, kRowsFirst };  // [B, H, S, D] and [B, S, H * D]
 
 struct Mask {
   AttentionMask kind = AttentionMask::kNone;
-  bool batch = true, head = true, query = true;  // false: broadcast
-  std::int64_t missing = 0;                      // keys that the mask does not cover
+  bool batch = true, head = true, query = true;                  // false: broadcast
+  std::int64_t missing = 0;                                      // keys that the mask does not cover
+  std::vector<std::pair<std::int64_t, std::int64_t>> seen = {};  // ranges of keys outside of which all are excluded
+  float excluded = -kInf;
 };
 
 struct Problem {
@@ -122,6 +125,14 @@ Masked make_mask(const Problem& c) {
   const auto values = random_floats(stride, 77);
   for (const float value : values) {
     const bool is_bool = c.mask.kind == AttentionMask::kBool;
+    const std::int64_t key = static_cast<std::int64_t>(mask.values.size()) % std::max<std::int64_t>(mask.keys, 1);
+    bool is_seen = c.mask.seen.empty();
+    for (const auto& [first, last] : c.mask.seen) is_seen = is_seen || (first <= key && key <= last);
+    if (!is_seen) {
+      mask.values.push_back(is_bool ? -kInf : c.mask.excluded);
+      mask.flags.push_back(0);
+      continue;
+    }
     mask.values.push_back(is_bool ? (value > -0.5f ? 0.0f : -kInf) : value > 0.8f ? -kInf : 3 * value);
     mask.flags.push_back(value > -0.5f ? 3 : 0);
   }
@@ -459,6 +470,26 @@ void parts(const Target& target) {
   check(target, c, given, 4);
 }
 
+// Masks that exclude most keys, which are not read: windows, first tokens and a window, and none at all.
+void sparse_masks(const Target& target) {
+  using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
+  for (const AttentionMask kind : {AttentionMask::kBool, AttentionMask::kFloat})
+    for (const float excluded : {-kInf, -std::numeric_limits<float>::max()})
+      for (const Ranges& seen : {Ranges{{250, 299}}, Ranges{{0, 3}, {200, 270}}, Ranges{{77, 77}}, Ranges{{-1, -1}}})
+        for (const std::int64_t count : {1, 4, 7})
+          for (const std::int64_t size : {16, 18})
+            for (const bool has_heads : {false, true})
+              for (const AttentionRows rows :
+                   {AttentionRows::kAttention, AttentionRows::kSoftmax, AttentionRows::kGuarded}) {
+                Problem c{2, 4, 2, 2, 300, size, size};
+                c.row_wise = 1;
+                c.parts = count;
+                c.mask = {kind, true, has_heads, true, 0, seen, excluded};
+                c.rows = rows;
+                check(target, c, 3);
+              }
+}
+
 // Each batch has its own number of keys: none, more than exist, and fewer than queries.
 void lengths(const Target& target) {
   for (const std::int64_t queries : {1, 3, 40})
@@ -558,6 +589,7 @@ int main() {
                              {"workers", workers},
                              {"shared heads", shared_heads},
                              {"parts", parts},
+                             {"sparse masks", sparse_masks},
                              {"lengths", lengths},
                              {"formats", formats},
                              {"empty", empty},
