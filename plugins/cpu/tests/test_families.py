@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core, ops
-from engine.errors import Cancelled, InputError
+from engine.errors import Cancelled, InputError, OutOfMemoryError
 from engine.ir import Constant, Model, Parameter, Result, Variable, f32
 from engine.onnx import model_to_proto
 from engine.ops import evaluate_model
 from engine.passes import MakeStateful
-from engine.runtime import GrowingArray
+from engine.runtime import GrowingArray, growing
 from engine.testing.models import relative_error
 from engine.testing.networks import repeated, rounding_tolerance, seeded_network, with_any_batch
 
@@ -468,6 +468,36 @@ def test_a_long_past_in_parts(batch: int, window: int, precision: str) -> None:
         # Scores below 20 are sums of 8 products; results, of weights whose sum is 1 and values below 6.
         atol = np.finfo(np.float32).eps * 6 * (8 * 20 + past**0.5)
         np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+
+
+def test_a_past_that_cannot_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One typed error; the state is as before, and goes on once there is memory."""
+    rng = np.random.default_rng(0)
+    model = Core().read_model(grouped_attention(3))
+    MakeStateful().run_on_model(model)
+    request, other = (Core().compile_model(model, device).create_infer_request() for device in ("CPU", "TEMPLATE"))
+
+    def step(count: int = 1) -> dict[str, Any]:
+        qkv = rng.standard_normal((1, count, 64)).astype(np.float32)
+        return {"qkv": qkv, "attention_mask": np.ones((1, request.length + count), np.int64)}
+
+    for count in (40, 1):
+        feed = step(count)
+        request.infer(feed)
+        other.infer(feed)
+
+    def allocate(*_: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(growing._Block, "__init__", allocate)
+        before = [state.get() for state in request.query_state().values()]
+        with pytest.raises(OutOfMemoryError, match="the request keeps the values that it had"):
+            request.infer(step(200))
+        for state, wanted in zip(request.query_state().values(), before, strict=True):
+            np.testing.assert_array_equal(state.get(), wanted)
+    feed = step(200)
+    np.testing.assert_allclose(request.infer(feed)["y"], other.infer(feed)["y"], rtol=0, atol=TOLERANCE)
 
 
 def test_grouped_attention_after_padded_prompts() -> None:
