@@ -163,12 +163,41 @@ struct Keys {
   std::int64_t k_row, v_row;
 };
 
-void copy_rows(const float* from, std::int64_t row, std::int64_t rows, std::int64_t size, float* to) {
-  for (std::int64_t r = 0; r < rows; ++r, from += row, to += size) {
+// Copies rows that are `bytes` apart, as f32.
+void copy_rows(CacheFormat format, const char* from, std::int64_t bytes, std::int64_t rows, std::int64_t size,
+               float* to) {
+  for (std::int64_t r = 0; r < rows; ++r, from += bytes, to += size) {
+    if (format != CacheFormat::kF32) {
+      widen_row(format, from, size, to);
+      continue;
+    }
     std::int64_t d = 0;
-    for (; d + kLanes <= size; d += kLanes) store(to + d, load(from + d));
-    for (; d < size; ++d) to[d] = from[d];
+    for (; d + kLanes <= size; d += kLanes) store(to + d, load(floats(from) + d));
+    for (; d < size; ++d) to[d] = floats(from)[d];
   }
+}
+
+// Whether the mask forbids `count` keys to all queries of a task, so that their scores are -inf.
+bool are_forbidden(const Task& task, std::int64_t key, std::int64_t count) {
+  const AttentionArgs& args = *task.args;
+  if (!task.mask) return false;
+  const std::int64_t queries = args.mask_view.query == 0 ? 1 : task.count;
+  for (std::int64_t query = 0; query < queries; ++query) {
+    const std::int64_t row = (task.first + query) * args.mask_view.query;
+    for (std::int64_t at = 0; at < count; at += kLanes) {
+      const std::int64_t keys = min64(kLanes, count - at);
+      float lanes[kLanes];
+      const Vec bias = bias_row(args, task.mask, row, key + at, keys);
+      if (keys == kLanes) {
+        if (is_any(bias != -kInf)) return false;
+        continue;
+      }
+      store(lanes, bias);
+      for (std::int64_t i = 0; i < keys; ++i)
+        if (lanes[i] != -kInf) return false;
+    }
+  }
+  return true;
 }
 
 // Adds the keys that the queries of a task attend to.
@@ -178,7 +207,7 @@ void attend_keys(const Task& task, Keys keys, Progress<kVectors>& progress) {
   const AttentionArgs& args = *task.args;
   const std::int64_t begin = max64(keys.first, task.key_begin);
   keys.count = min64(keys.first + keys.count, task.key_end) - begin;
-  if (keys.count <= 0) return;
+  if (keys.count <= 0 || are_forbidden(task, begin, keys.count)) return;
   keys.k += (begin - keys.first) * keys.k_row;
   keys.v += (begin - keys.first) * keys.v_row;
   multiply<kVectors, true>(keys.k, keys.k_row, keys.count, task.queries, args.size, task.scores, false);
@@ -223,10 +252,12 @@ void attend(Task* tasks, std::int64_t count, float* copies) {
                  floats(value_row(tasks[0], key)),
                  args.k.row,
                  args.v.row};
-    if (args.query_blocks > 1) {
+    if (copies_keys(args)) {
       float* values = copies + args.key_block * args.size;
-      copy_rows(keys.k, keys.k_row, keys.count, args.size, copies);
-      copy_rows(keys.v, keys.v_row, keys.count, args.value_size, values);
+      copy_rows(args.k_format, key_row(tasks[0], key), args.k.row * cache_element_bytes(args.k_format), keys.count,
+                args.size, copies);
+      copy_rows(args.v_format, value_row(tasks[0], key), args.v.row * cache_element_bytes(args.v_format), keys.count,
+                args.value_size, values);
       keys = {key, keys.count, copies, values, args.size, args.value_size};
     }
     for (std::int64_t t = 0; t < count; ++t) attend_keys<kVectors>(tasks[t], keys, progress[t]);

@@ -27,7 +27,7 @@ struct AttentionArgs {
   std::int64_t queries, keys;
   std::int64_t size, value_size;  // elements in a row of Q and K, and of V and Y
   AttentionView q, k, v, y;
-  CacheFormat k_format, v_format;  // only attention_few_f32 and attention_widen_f32 read formats other than f32
+  CacheFormat k_format, v_format;  // the kernels for AMX read f32 only
   std::int32_t k_at, v_at, y_at;   // operands
   AttentionMask mask;
   AttentionRows rows;
@@ -39,7 +39,7 @@ struct AttentionArgs {
   std::int64_t offset, before, after;
   float scale, softcap;       // softcap 0: none
   std::int64_t key_block;     // keys whose scores are in scratch at a time
-  std::int64_t query_blocks;  // that share a copy of a block of keys, kMaxQueryBlocks at most; 1: no copy
+  std::int64_t query_blocks;  // that share a copy of a block of keys, kMaxQueryBlocks at most
   // Of attention_few_f32:
   std::int64_t shared_heads;    // heads of Q that read K and V together, kMaxSharedHeads at most
   std::int64_t units_together;  // of shared heads, whose rows see the same keys and are computed together
@@ -51,6 +51,11 @@ struct AttentionArgs {
 constexpr std::int64_t kMaxQueryBlocks = 8, kMaxSharedHeads = 8, kMaxRowsTogether = 32, kMaxParts = 64;
 // Keys or values that attention_few_f32 reads together, in vectors: it widens this many rows into scratch.
 constexpr std::int64_t kRowVectors = 2;
+
+// Whether attention_f32 copies blocks of keys and values, as f32; otherwise, it reads them in place.
+static inline bool copies_keys(const AttentionArgs& args) {
+  return args.query_blocks > 1 || args.k_format != CacheFormat::kF32 || args.v_format != CacheFormat::kF32;
+}
 
 // A part of the keys of a row: the maximum of its scores, and the sum of its numerators relative to that.
 struct AttentionPart {

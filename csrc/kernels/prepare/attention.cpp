@@ -279,17 +279,16 @@ PreparedStep prepare_attention_f32(const StepRequest& request) {
   AttentionArgs args = read_attention(request);
   if (read_is_row_wise(request, args)) return prepare_few(request, args);
   PreparedStep step;
-  widen(request, args, step);
   const std::int64_t width = std::int64_t{traits.lanes} * traits.block_vectors;
   if (args.query_blocks == 0) args.query_blocks = query_blocks(args, width);
-  const std::int64_t most = args.query_blocks > 1 ? kMaxCopiedKeys : kMaxKeys;
+  const std::int64_t most = copies_keys(args) ? kMaxCopiedKeys : kMaxKeys;
   const std::int64_t blocks = std::max<std::int64_t>(1, divide_up(args.keys, most));
   if (args.key_block == 0) args.key_block = std::max<std::int64_t>(1, divide_up(args.keys, blocks));
   args.key_block = std::min(args.key_block, std::max<std::int64_t>(args.keys, 1));
   const std::int64_t row = args.size + args.value_size;
   const std::size_t floats =
       checked_add(checked_product({args.query_blocks * row + traits.lanes + args.key_block, width}),
-                  checked_product({args.query_blocks > 1 ? args.key_block : 0, row}));
+                  checked_product({copies_keys(args) ? args.key_block : 0, row}));
   step.phases.push_back(PreparedPhase::of(request.kernels.find("attention_f32"), args));
   step.phases.back().scratch_bytes = checked_multiply(floats, sizeof(float));
   step.work = attention_work(args);
