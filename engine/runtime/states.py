@@ -278,15 +278,14 @@ class States:
                     f"{self._network}: reorder has {order.size} indices; variable `{port.name}` has "
                     f"{port.before.shape[axis]} sequences"
                 )
-        group = self._group()
+        group, made = self._group(), dict[str, Held | None]()
         if group is not None:  # rows are copied as they are kept, also those that are rounded to fewer bits
-            made = GrowingSet.gathered(
-                [(group, int(index), group.length) for index in order],
-                [port.variable.batch_axis or 0 for port in self.ports],
-            )
-            self._values = {port.name: value for port, value in zip(self.ports, made.arrays, strict=True)}
-        else:
-            self._values = {port.name: self._reordered(port, order) for port in self.ports}
+            sources = [(group, int(index), group.length) for index in order]
+            axes = [port.variable.batch_axis or 0 for port, _ in self._growing()]
+            made = self._of_group(GrowingSet.gathered(sources, axes))
+        self._values = {
+            port.name: made[port.name] if port.name in made else self._reordered(port, order) for port in self.ports
+        }
         self._checkpoints = self._checkpoints.reordered(order)
 
     def _reordered(self, port: StatePort, order: Array) -> Array:
