@@ -16,6 +16,8 @@ from engine.generation.scheduler_statistics import SchedulerStatistics
 from engine.generation.speculation import Draft, PromptLookup, SpeculationStatistics
 from engine.generation.stream import Stream
 from engine.generation.text import TextStream, Tokenizer, read_tokenizer
+from engine.generation.vision_language import VisionLanguage
+from engine.generation.vision_language_folder import VisionLanguageFolder, read_vision_language_folder
 
 __all__ = [
     "Adapter",
@@ -37,10 +39,13 @@ __all__ = [
     "TextStream",
     "TokenLogProbabilities",
     "Tokenizer",
+    "VisionLanguage",
+    "VisionLanguageFolder",
     "measure_generation",
     "read_adapter",
     "read_encoder_decoder_folder",
     "read_genai_folder",
     "read_tokenizer",
+    "read_vision_language_folder",
     "with_cross_states",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os.path
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
@@ -142,6 +142,29 @@ def require_usual(search: ConfigTable, values: Mapping[str, float]) -> None:
                 f"{search.path}: `{search.where}{key}` is {found!r:.80}, which the engine does not have; expected"
                 f" {usual}: set it, or give the file of the model instead of the folder"
             )
+
+
+def layered(table: ConfigTable, key: str, usual: str) -> str:
+    """A name with `%d` for the number of a layer. Raises `ModelReadError`."""
+    name = table.text(key, usual)
+    if name.count("%d") != 1:
+        raise table.wrong(key, "a name with one %d, for the number of a layer")
+    return name
+
+
+def numbered(names: Collection[tuple[str, str]], inputs: Collection[str]) -> dict[str, str]:
+    """The pairs of names for the layers that a model has."""
+    pairs = (
+        (first.replace("%d", str(i)), second.replace("%d", str(i)))
+        for i in range(len(inputs))
+        for first, second in names
+    )
+    return {first: second for first, second in pairs if first in inputs}
+
+
+def least(*lengths: int | None) -> int | None:
+    """The least of those that are known."""
+    return min((each for each in lengths if each is not None), default=None)
 
 
 def whole(least: int) -> tuple[Callable[[Any], bool], str]:

@@ -13,6 +13,9 @@ from engine.generation.config_file import (
     ConfigTable,
     beams_of,
     file_of,
+    layered,
+    least,
+    numbered,
     read_config,
     require_usual,
     sampling_of,
@@ -106,11 +109,11 @@ class EncoderDecoderFolder:
 
     def pairs(self, inputs: Collection[str]) -> dict[str, str] | None:
         """The pairs of the decoder's inputs and outputs for `MakeStateful`; None if it finds them."""
-        return _numbered(self.states, inputs) or None
+        return numbered(self.states, inputs) or None
 
     def cross_names(self, inputs: Collection[str]) -> dict[str, str]:
         """The encoder's output for inputs of the decoder, for `EncoderDecoder`."""
-        return _numbered(self.cross, inputs)
+        return numbered(self.cross, inputs)
 
 
 def read_encoder_decoder_folder(folder: str | Path) -> EncoderDecoderFolder:
@@ -136,13 +139,13 @@ def _of_builder(folder: Path) -> EncoderDecoderFolder:
     inputs, outputs, given = decoder.table("inputs"), decoder.table("outputs"), encoder.table("outputs")
     names = {IDS: inputs.text(IDS, IDS), LOGITS: outputs.text(LOGITS, LOGITS)}
     states = tuple(
-        (_layered(inputs, f"past_{kind}_names", f"past_{kind}_self_%d"),
-         _layered(outputs, f"present_{kind}_names", f"present_{kind}_self_%d"))
+        (layered(inputs, f"past_{kind}_names", f"past_{kind}_self_%d"),
+         layered(outputs, f"present_{kind}_names", f"present_{kind}_self_%d"))
         for kind in ("key", "value")
     )  # fmt: skip
     cross = tuple(
-        (_layered(inputs, f"cross_past_{kind}_names", f"past_{kind}_cross_%d"),
-         _layered(given, f"cross_present_{kind}_names", f"present_{kind}_cross_%d"))
+        (layered(inputs, f"cross_past_{kind}_names", f"past_{kind}_cross_%d"),
+         layered(given, f"cross_present_{kind}_names", f"present_{kind}_cross_%d"))
         for kind in ("key", "value")
     )  # fmt: skip
     bound = model.number("context_length", whole(1))
@@ -159,7 +162,7 @@ def _of_builder(folder: Path) -> EncoderDecoderFolder:
         (),
         sampling_of(search),
         beams_of(search),
-        _least(search.number("max_length", whole(1)), bound),
+        least(search.number("max_length", whole(1)), bound),
         bound,
     )
 
@@ -201,7 +204,7 @@ def _of_optimum(folder: Path) -> EncoderDecoderFolder:
         tokens_of(generation, "begin_suppress_tokens"),
         sampling,
         beams_of(generation),
-        _least(generation.number("max_length", whole(1)), None if is_relative else bound),
+        least(generation.number("max_length", whole(1)), None if is_relative else bound),
         None if is_relative else bound,
     )
 
@@ -226,24 +229,3 @@ def _require_none(generation: ConfigTable, *keys: str) -> None:
                 f"{generation.path}: `{key}` is {generation.values[key]!r:.80}, which the engine does not have; remove "
                 "it"
             )
-
-
-def _layered(table: ConfigTable, key: str, usual: str) -> str:
-    name = table.text(key, usual)
-    if name.count("%d") != 1:
-        raise table.wrong(key, "a name with one %d, for the number of a layer")
-    return name
-
-
-def _numbered(names: Collection[tuple[str, str]], inputs: Collection[str]) -> dict[str, str]:
-    """The pairs of names for the layers that a model has."""
-    pairs = (
-        (first.replace("%d", str(i)), second.replace("%d", str(i)))
-        for i in range(len(inputs))
-        for first, second in names
-    )
-    return {first: second for first, second in pairs if first in inputs}
-
-
-def _least(*lengths: int | None) -> int | None:
-    return min((each for each in lengths if each is not None), default=None)

@@ -40,6 +40,7 @@ _USUAL: Final = (
 )
 """Names that `MakeStateful` finds by itself."""
 _PARTS: Final = ("encoder", "vision", "speech", "embedding")
+_READERS: Final = {"encoder": "read_encoder_decoder_folder", "vision": "read_vision_language_folder"}
 _ONLY: Final[Mapping[str, float]] = {
     "num_return_sequences": 1, "no_repeat_ngram_size": 0, "min_length": 0, "diversity_penalty": 0,
 }  # fmt: skip
@@ -102,7 +103,7 @@ def read_genai_folder(folder: str | Path) -> GenaiFolder:
     decoder = model.table("decoder", is_required=True)
     for key in _PARTS:
         if key in model.values:
-            hint = ": read it with read_encoder_decoder_folder" if key == "encoder" else ""
+            hint = f": read it with {_READERS[key]}" if key in _READERS else ""
             raise UnsupportedError(
                 f"{path}: `model.{key}` is a further part of the model; expected a decoder alone{hint}"
             )

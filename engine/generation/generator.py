@@ -118,13 +118,17 @@ class Generator:
     ) -> None:
         self._network = network
         self._names = checked_names(
-            network.signature, {} if names is None else names, tuple(RANKS), self._further_names(network)
+            network.signature,
+            {} if names is None else names,
+            tuple(RANKS),
+            self._further_names(network),
+            has_ids=self._has_ids,
         )
         self.sampling = checked_sampling(sampling)
         self.stop_tokens = checked_stop_tokens(stop_tokens)
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
         self.sampling.check(self._vocabulary)
-        self._largest = largest_token(network.signature, self._names[IDS])
+        self._largest = self._largest_token()
         self._room = room_of(network.signature, self._names)
         self._speculation = None if draft is None else self._made_speculation(draft)
         self._proposal_room = columns_of(network.signature, self._room)
@@ -403,28 +407,18 @@ class Generator:
         With `beams`, the tokens are those of the `n` best sequences that the search finds for each sequence, one after
         another; none is appended, so that `append` continues the prompts. `BeamSearch.search` also gives the scores.
         """
-        _check_count(max_tokens)
-        _check_count(n, "n")
-        if beams is not None:
-            if not isinstance(beams, BeamSearch):
-                raise InputError(f"beams is {beams!r:.80}; expected a BeamSearch, such as BeamSearch(beams=4)")
-            if n > beams.beams:
-                raise InputError(f"n is {n}; expected at most the number of beams, {beams.beams}")
-            self.append(tokens)
-            return best_tokens(beams.search(self, max_tokens), n)
+        self._check_options(max_tokens, n, beams)
         self.append(tokens)
-        if n > 1:
-            self.repeat(n)
-        found: list[list[int]] = [[] for _ in self.tokens]
-        for index in range(max_tokens):
-            if self.is_done:
-                break
-            for row, token in zip(found, completed(self._step(max_tokens - index)), strict=True):
-                if token is not None:
-                    row.append(token)
-        return found
+        return self._generated(max_tokens, n, beams)
 
     # -- what generators of networks with further inputs override ---------------------------------------------
+
+    _has_ids = True
+    """Whether the network itself takes tokens."""
+
+    def _largest_token(self) -> int:
+        """The largest number that the input of tokens can hold."""
+        return largest_token(self._network.signature, self._names[IDS])
 
     def _further_names(self, network: ExecutableNetwork) -> frozenset[str]:
         """The inputs of the network that `_further_inputs` gives."""
@@ -441,6 +435,30 @@ class Generator:
         """Sequence i continues sequence `indices[i]` from now on."""
 
     # -- internals --------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _check_options(max_tokens: int, n: int, beams: BeamSearch | None) -> None:
+        _check_count(max_tokens)
+        _check_count(n, "n")
+        if beams is not None and not isinstance(beams, BeamSearch):
+            raise InputError(f"beams is {beams!r:.80}; expected a BeamSearch, such as BeamSearch(beams=4)")
+        if beams is not None and n > beams.beams:
+            raise InputError(f"n is {shown(n)}; expected at most the number of beams, {beams.beams}")
+
+    def _generated(self, max_tokens: int, n: int, beams: BeamSearch | None) -> list[list[int]]:
+        """The next tokens of each sequence, as `generate` describes them."""
+        if beams is not None:
+            return best_tokens(beams.search(self, max_tokens), n)
+        if n > 1:
+            self.repeat(n)
+        found: list[list[int]] = [[] for _ in self.tokens]
+        for index in range(max_tokens):
+            if self.is_done:
+                break
+            for row, token in zip(found, completed(self._step(max_tokens - index)), strict=True):
+                if token is not None:
+                    row.append(token)
+        return found
 
     def _step(self, most: int | None) -> Turn[list[int | None]]:
         """The next token of each sequence; at most `most` will be asked for."""
@@ -567,8 +585,10 @@ class Generator:
 
     def _earlier_parts(self, known: Batch | None) -> Iterator[Batch]:
         """The tokens before the last ones, in parts, for a model that takes a fixed number of tokens."""
+        if known is None or IDS not in self._names:
+            return
         shape = self._network.signature.inputs[self._network.signature.find_input(self._names[IDS])].shape
-        if known is None or shape.rank.is_dynamic or shape[1].is_dynamic:
+        if shape.rank.is_dynamic or shape[1].is_dynamic:
             return
         width = shape[1].get_length()
         if known.mask[:, known.computed :].all() and not (known.length - known.computed) % width:

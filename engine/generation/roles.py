@@ -97,10 +97,12 @@ def checked_names(
     names: Mapping[str, str],
     roles: Sequence[str] = (IDS, MASK, POSITIONS),
     further: Collection[str] = (),
+    *,
+    has_ids: bool = True,
 ) -> dict[str, str]:
     """The names of the model's inputs and of its logits, by role; roles that the model does not have are left out.
 
-    The inputs of adapters and `further` ones have no role.
+    The inputs of adapters and `further` ones have no role. Without `has_ids`, the model need not take tokens.
     """
     if not isinstance(names, Mapping):
         raise InputError(f"names is {names!r:.80}; expected names by role, such as {{'{IDS}': 'tokens'}}")
@@ -108,7 +110,7 @@ def checked_names(
         raise InputError(f"unknown role `{min(unknown)}` in names; expected {', '.join((*roles, LOGITS))}")
     given = {port.name for port in signature.inputs}
     found = {role: names.get(role, role) for role in roles if names.get(role, role) in given or role in names}
-    for role in {IDS, *names} & set(roles):
+    for role in {*([IDS] if has_ids else []), *names} & set(roles):
         signature.find_input(found.get(role, role))  # raises, listing the inputs
     for role, name in found.items():
         shape, rank = signature.inputs[signature.find_input(name)].shape, RANKS[role]
