@@ -131,6 +131,15 @@ def read_encoder_decoder_folder(folder: str | Path) -> EncoderDecoderFolder:
     return _of_optimum(folder)
 
 
+def is_encoder_decoder_folder(folder: str | Path) -> bool:
+    """Whether a folder says that it has an encoder. Raises `ModelReadError` if its configuration is malformed."""
+    folder = Path(folder)
+    if os.path.isfile(folder / CONFIG_FILE):
+        model = read_config(folder / CONFIG_FILE, _MISSING).values.get("model")
+        return isinstance(model, dict) and "encoder" in model and "vision" not in model
+    return os.path.isfile(folder / _ENCODER)
+
+
 def _of_builder(folder: Path) -> EncoderDecoderFolder:
     config = read_config(folder / CONFIG_FILE, _MISSING)
     model, search = config.table("model", is_required=True), config.table("search")

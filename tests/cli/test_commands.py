@@ -344,6 +344,12 @@ def test_generate_from_a_folder(engine: Engine, tmp_path: Path) -> None:
     options = ["--temperature", 2, "--top-k", 50, "--prompt-ids", "3,14,15", "--json", "--max-tokens", 6]
     assert generated()["tokens"] == json.loads(engine("generate", decoder, "-d", "CPU", *options).out)["tokens"]
     assert generated("--temperature", 0)["tokens"] == by_file[:6]
+    config["search"] |= {"do_sample": False, "num_beams": 3}
+    searched = engine("generate", decoder, "-d", "CPU", *options[4:], "--prompt-ids", "3,14,15", "--beams", 3)
+    assert generated()["tokens"] == json.loads(searched.out)["tokens"]
+    assert generated("--beams", 1)["tokens"] == by_file[:6]
+    config["search"] |= {"do_sample": True, "num_beams": 1}
+    assert generated("--temperature", 0)["tokens"] == by_file[:6]
     words = {f"w{index}": index for index in range(32)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -354,6 +360,37 @@ def test_generate_from_a_folder(engine: Engine, tmp_path: Path) -> None:
         tokenizer.save(str(tmp_path / "tokenizer.json"))
     assert engine(*command, "--prompt", "w3 w14 w15").out.split()[:6] == [f"w{token}" for token in by_file[:6]]
     assert engine("generate", tmp_path.parent, "--prompt", "w3").code == 3
+
+
+def test_generate_with_an_encoder(engine: Engine, tmp_path: Path) -> None:
+    """An encoder of text reads the prompt; one of sound reads features, and the prompt is that of the decoder."""
+    folder = Path(__file__).parents[1] / "fixtures" / "encoder_decoders"
+    known = {name: json.loads((folder / name / "expected.json").read_text()) for name in ("t5", "whisper")}
+    ids = ",".join(map(str, known["t5"]["input_ids"][0]))
+    options = ["-d", "TEMPLATE", "--max-tokens", 16, "--json", "--stop-ids"]
+    text = ["generate", folder / "t5", "--prompt-ids", ids, *options, known["t5"]["stop"]]
+    assert json.loads(engine(*text).out)["tokens"] == known["t5"]["found"][0]["tokens"][0]
+    assert json.loads(engine(*text, "--beams", 3).out)["tokens"] == known["t5"]["found"][1]["tokens"][0]
+    first, second = known["whisper"]["waves"][0]
+    waves = np.arange(3000) / 40 * first + np.arange(4)[:, None] * second
+    np.save(tmp_path / "sound.npy", np.sin(waves).astype(np.float32)[None])
+    sound = ["generate", folder / "whisper", "--prompt-ids", "4,7,9", *options, known["whisper"]["stop"]]
+    found = json.loads(engine(*sound, "--features", tmp_path / "sound.npy").out)["tokens"]
+    assert found == known["whisper"]["found"][0]["tokens"][0]
+    np.save(tmp_path / "short.npy", np.zeros((1, 4, 5), np.float32))
+    (tmp_path / "none.npy").write_bytes(b"")
+    for wrong, code, said in (
+        (sound, 2, "reads features; give them by --features"),
+        ([*sound, "--features", tmp_path / "short.npy"], 3, "dimension 2 is 5, expected 3000"),
+        ([*sound, "--features", tmp_path / "none.npy"], 3, "none.npy"),
+        ([*text, "--features", tmp_path / "sound.npy"], 2, "the encoder reads tokens"),
+        ([*text, "--lookup"], 2, "--lookup, --draft and --adapter are for models without an encoder"),
+        ([*text, "--beams", 3, "--lookup"], 2, "--beams computes without proposals"),
+        ([*text, "--beams", 40], 3, "beams is 40"),
+        ([*text, "--beams", 3, "--temperature", 1], 3, "a beam search draws no tokens"),
+    ):
+        done = engine(*wrong)
+        assert (done.code, said in done.err) == (code, True), done.err
 
 
 def test_inspect_a_model(engine: Engine, files: Path) -> None:

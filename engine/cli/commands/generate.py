@@ -23,7 +23,7 @@ from engine.cli.options import (
 from engine.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from engine.generation import GenaiFolder, Generator, Sampling, TextStream
+    from engine.generation import BeamSearch, EncoderDecoderFolder, GenaiFolder, Generator, Sampling, TextStream
     from engine.ir import Model
     from engine.plugin_api import ExecutableNetwork
 
@@ -34,6 +34,9 @@ has the keys and values of past tokens as inputs and outputs (`past_key_values.0
 which become variables, or it is a blob that `engine compile --stateful` wrote, or a folder that onnxruntime-genai's
 builder wrote. By default, the likeliest token is taken; the configuration of such a folder can say otherwise, and names
 the tokens that end the sequence.
+
+A folder may also have an encoder and a decoder, as the builder writes Whisper and Optimum writes T5. An encoder of text
+reads the prompt; for others, --features has what it reads, and the prompt is that of the decoder.
 """
 EXAMPLES = """\
 engine generate decoder.onnx -d CPU --prompt-ids 1,15043,3186             # the likeliest tokens
@@ -44,6 +47,9 @@ engine generate decoder.onnx -d CPU --prompt-ids 1 --temperature 0.8 --seed 7  #
 engine generate decoder.onnx -d CPU --prompt "To correct: ..." --lookup   # faster where a text repeats its prompt
 engine generate decoder.onnx -d CPU --prompt-ids 1 --draft small.onnx     # a smaller model proposes tokens
 engine generate decoder.onnx -d CPU --prompt-ids 1 --adapter tuned        # with the adapter in a folder
+engine generate decoder.onnx -d CPU --prompt-ids 1,15043 --beams 4        # the likeliest sequence of a beam search
+engine generate models/t5 -d CPU --prompt "translate English to German: hello"  # an encoder and a decoder
+engine generate models/whisper -d CPU --features sound.npy --prompt-ids 50258,50259,50359,50363
 """
 
 
@@ -79,6 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stop", metavar="TEXT", action="append", default=[],
         help="end the text of --prompt before TEXT; may be given several times",
     )  # fmt: skip
+    parser.add_argument("--beams", metavar="N", type=positive, help="search for the likeliest sequence with N beams")
+    parser.add_argument("--features", metavar="FILE", help="what an encoder reads, an array in a file of numpy")
     proposing = parser.add_mutually_exclusive_group()
     proposing.add_argument(
         "--lookup", action="store_true", help="propose tokens that followed the last ones earlier in the text"
@@ -103,10 +111,17 @@ def run(args: argparse.Namespace) -> int:
     from engine.cli.networks import make_core, open_network
     from engine.errors import InputError, PassError
     from engine.generation import Generator, PromptLookup, TextStream, read_adapter, read_genai_folder, read_tokenizer
+    from engine.generation.encoder_decoder_folder import is_encoder_decoder_folder
     from engine.passes import LastPosition, MakeAdaptable, MakeStateful
 
     if args.stop and args.prompt is None:
         raise UsageError("--stop is a text; give the prompt as a text, too: --prompt")
+    if args.beams and (args.lookup or args.draft):
+        raise UsageError("--beams computes without proposals; leave out --lookup and --draft")
+    if os.path.isdir(args.model) and is_encoder_decoder_folder(args.model):
+        return run_encoder_decoder(args)
+    if args.features:
+        raise UsageError("--features is what an encoder reads; give a folder with an encoder and a decoder")
     folder = read_genai_folder(args.model) if os.path.isdir(args.model) else None
     sampling = sampling_of(args, folder)
     adapter = read_adapter(args.adapter) if args.adapter else None
@@ -153,11 +168,61 @@ def run(args: argparse.Namespace) -> int:
         network, sampling, stop_tokens=[*args.stop_ids, *ends], names=names, draft=draft, adapter=adapter
     )
     generator.append(prompt)
-    print_tokens(args, generator, count, text)
+    print_tokens(args, generator, count, text, None if folder is None else folder.beams)
     return 0
 
 
-def sampling_of(args: argparse.Namespace, folder: GenaiFolder | None) -> Sampling:
+def run_encoder_decoder(args: argparse.Namespace) -> int:
+    """Encode the prompt or the features, and print tokens of the decoder as they are computed."""
+    from engine.cli.networks import make_core, parse_config, require_device
+    from engine.errors import InputError
+    from engine.generation import EncoderDecoder, TextStream, read_encoder_decoder_folder, read_tokenizer
+    from engine.passes import MakeStateful
+    from engine.values.files import read_value
+
+    if args.lookup or args.draft or args.adapter:
+        raise UsageError("--lookup, --draft and --adapter are for models without an encoder")
+    folder = read_encoder_decoder_folder(args.model)
+    given, text = args.prompt_ids, None
+    if args.prompt is not None:
+        tokenizer = read_tokenizer(tokenizer_file(args, folder))
+        given, text = tokenizer.encode(args.prompt).ids, TextStream(tokenizer, args.stop)
+    core = make_core(args)
+    device, config = require_device(core, args), parse_config(core, require_device(core, args), args.config)
+    encoder, decoder = folder.models(core.read_model)
+    inputs = [parameter.friendly_name for parameter in decoder.parameters]
+    MakeStateful(folder.pairs(inputs), bound=folder.bound).run_on_model(decoder)
+    generator = EncoderDecoder(
+        core.compile_model(encoder, device, config),
+        core.compile_model(decoder, device, config),
+        sampling_of(args, folder),
+        stop_tokens=[*args.stop_ids, *folder.stop_tokens],
+        names=folder.names,
+        cross=folder.cross_names(inputs),
+        begin_suppress_tokens=folder.begin_suppress_tokens,
+    )
+    if "input_ids" in {parameter.friendly_name for parameter in encoder.parameters}:
+        if args.features:
+            raise UsageError("the encoder reads tokens, those of the prompt; leave out --features")
+        generator.encode([given])
+        given = list(folder.prompt)
+        if not given:
+            raise InputError(f"{args.model} does not say with which token the decoder begins: decoder_start_token_id")
+    elif not args.features:
+        raise UsageError(f"the encoder of {args.model} reads features; give them by --features")
+    else:
+        generator.encode(read_value(args.features, encoder.parameters[0].type))
+    count = args.max_tokens
+    if folder.max_length is not None:
+        count = min(count, folder.max_length - len(given))
+        if count < 1:
+            raise InputError(f"the prompt has {len(given)} tokens; expected fewer than {folder.max_length}")
+    generator.append(given)
+    print_tokens(args, generator, count, text, folder.beams)
+    return 0
+
+
+def sampling_of(args: argparse.Namespace, folder: GenaiFolder | EncoderDecoderFolder | None) -> Sampling:
     """How tokens are chosen: as the folder says, and the options, which come first."""
     from dataclasses import replace
 
@@ -174,7 +239,7 @@ def sampling_of(args: argparse.Namespace, folder: GenaiFolder | None) -> Samplin
     return replace(folder.sampling, **given)
 
 
-def tokenizer_file(args: argparse.Namespace, folder: GenaiFolder | None) -> Path:
+def tokenizer_file(args: argparse.Namespace, folder: GenaiFolder | EncoderDecoderFolder | None) -> Path:
     """The file that is given, or the one beside the model. Raises `InputError` if a folder has none."""
     from engine.errors import InputError
 
@@ -190,11 +255,23 @@ def tokenizer_file(args: argparse.Namespace, folder: GenaiFolder | None) -> Path
     return folder.tokenizer
 
 
-def print_tokens(args: argparse.Namespace, generator: Generator, count: int, text: TextStream | None) -> None:
-    """Generate, and print tokens or text as they come, or all of them as JSON."""
+def print_tokens(
+    args: argparse.Namespace, generator: Generator, count: int, text: TextStream | None, beams: BeamSearch | None
+) -> None:
+    """Generate, and print tokens or text as they come, or all of them as JSON; those of a beam search come at once."""
+    from engine.generation import BeamSearch
+
+    if args.beams and (beams is None or beams.beams != args.beams):
+        beams = (
+            BeamSearch(args.beams)
+            if beams is None
+            else BeamSearch(args.beams, beams.length_penalty, beams.early_stopping)
+        )
     tokens, pieces = [], []
     times = [time.perf_counter()]
-    for token in generator.stream(count):
+    several = beams is not None and beams.beams > 1
+    found = beams.search(generator, count)[0][0].tokens if several and beams is not None else generator.stream(count)
+    for token in found:
         times.append(time.perf_counter())
         tokens.append(token)
         pieces.append(f"{token} " if text is None else text.add(token))
@@ -206,12 +283,12 @@ def print_tokens(args: argparse.Namespace, generator: Generator, count: int, tex
         pieces.append(text.end())
     first, others = times[1] - times[0], (times[-1] - times[1]) / max(1, len(tokens) - 1)
     if args.json:
-        found: dict[str, object] = {} if text is None else {"text": "".join(pieces)}
+        said: dict[str, object] = {} if text is None else {"text": "".join(pieces)}
         if (proposed := generator.speculation) is not None:
-            found["speculation"] = {
+            said["speculation"] = {
                 "runs": proposed.runs, "proposed": proposed.proposed, "accepted": proposed.accepted
             }  # fmt: skip
-        print_json(found | {"tokens": tokens, "first_token_seconds": first, "seconds_per_token": others})
+        print_json(said | {"tokens": tokens, "first_token_seconds": first, "seconds_per_token": others})
     else:
         say("" if text is None else pieces[-1], lines=True)
         say(f"{len(tokens)} tokens; the first after {first * 1e3:.1f} ms, then {others * 1e3:.1f} ms for each")
