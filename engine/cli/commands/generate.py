@@ -49,7 +49,7 @@ engine generate decoder.onnx -d CPU --prompt-ids 1 --draft small.onnx     # a sm
 engine generate decoder.onnx -d CPU --prompt-ids 1 --adapter tuned        # with the adapter in a folder
 engine generate decoder.onnx -d CPU --prompt-ids 1,15043 --beams 4        # the likeliest sequence of a beam search
 engine generate models/t5 -d CPU --prompt "translate English to German: hello"  # an encoder and a decoder
-engine generate models/whisper -d CPU --features sound.npy --prompt-ids 50258,50259,50359,50363
+engine generate models/whisper -d CPU --features mel.npy --prompt-ids 50258  # what an encoder of sound reads
 """
 
 
