@@ -7,10 +7,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import random
 import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -265,8 +267,6 @@ def test_sequences_that_nobody_holds_are_dropped(parts: PartsNetwork) -> None:
 
 
 def test_what_a_network_in_parts_refuses(parts: PartsNetwork, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="keeps no checkpoints"):
-        Generator(parts, checkpoints=2)
     request = parts.create_infer_request()
     with pytest.raises(UnsupportedError, match=r"as a Scheduler does; use PartsNetwork\.generate"):
         request.gather([(request, 0, 1)])
@@ -343,23 +343,66 @@ def test_a_model_without_variables_runs_in_parts(tmp_path: Path) -> None:
             network({"x": given[:, 1:]})
 
 
-def test_states_that_are_replaced_are_kept_but_not_rewound(tmp_path: Path) -> None:
-    x, past = Parameter(f32, ["n", 8], "x"), Parameter(f32, ["n", 8], "past")
-    following = ops.Tanh(ops.Add(ops.MatMul(x, Constant(np.eye(8, dtype=np.float32))), past))
-    y = ops.MatMul(following, Constant(2 * np.eye(8, dtype=np.float32)))
-    model = Model([Result(y, "y"), Result(following, "next")], [x, past], name="recurrent")
-    model.add_variable(Variable("state", "past", "next", np.zeros((1, 8), np.float32), batch_axis=0))
-    export_parts(model, tmp_path, 2)
-    request = Core().compile_model(model, "CPU").create_infer_request()
+def hybrid() -> Model:
+    """A state that each inference replaces, and rows that it appends; the division is between them."""
+    rng = np.random.default_rng(0)
+    matrix = lambda: Constant(rng.normal(size=(8, 8)).astype(np.float32) / 4)  # noqa: E731
+    x, state = Parameter(f32, ["n", "t", 8], "x"), Parameter(f32, ["n", 1, 8], "state")
+    past = Parameter(f32, ["n", "p", 8], "past")
+    mean = ops.ReduceMean(ops.MatMul(x, matrix()), Constant(np.array([1])))
+    following = ops.Tanh(ops.Add(mean, state))
+    rows = ops.Concat(past, ops.MatMul(ops.Add(x, following), matrix()), axis=1)
+    y = ops.ReduceMean(rows, Constant(np.array([1])))
+    model = Model([Result(y, "y"), Result(following, "next"), Result(rows, "rows")], [x, state, past], name="hybrid")
+    model.add_variable(Variable("state", "state", "next", np.zeros((1, 1, 8), np.float32), batch_axis=0))
+    model.add_variable(Variable("past", "past", "rows", np.zeros((1, 0, 8), np.float32), axis=1, batch_axis=0))
+    return model
+
+
+def test_states_that_are_replaced_return_to_checkpoints(tmp_path: Path) -> None:
+    """Any order of inferences, undoing, rewinding, forks and other changes, and of processes that are killed."""
+    model, chooser, rng = hybrid(), random.Random(5), np.random.default_rng(5)
+    folder = export_parts(model, tmp_path, 2, "TEMPLATE")
+    assert [part.variables for part in folder.parts] == [("state",), ("past",)]
     with open_parts(tmp_path, slot=SLOT) as network:
-        found = network.create_infer_request()
-        given = np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)
-        for _ in range(2):
-            np.testing.assert_array_equal(found.infer({"x": given})["y"], request.infer({"x": given})["y"])
-        os.kill(network.processes()[0].process, signal.SIGKILL)
-        np.testing.assert_array_equal(found.infer({"x": given})["y"], request.infer({"x": given})["y"])
-        with pytest.raises(StateError, match="cannot rewind: `state` does not keep its past values"):
-            found.rewind(1)
-        found.reset_state()
-        request.reset_state()
-        np.testing.assert_array_equal(found.infer({"x": given})["y"], request.infer({"x": given})["y"])
+        pair = [each.create_infer_request() for each in (network, Core().compile_model(model, "TEMPLATE"))]
+        for request in pair:
+            request.keep_checkpoints(3)
+        counts = Counter[str]()
+        for number in range(120):
+            action = chooser.choice(("infer", "infer", "infer", "undo", "rewind", "reorder", "fork", "set", "reset"))
+            count, errors = chooser.randint(0, 3), []
+            given = rng.normal(size=(2, chooser.randint(1, 2), 8)).astype(np.float32)
+            order = [chooser.randint(0, 1) for _ in range(2)]
+            if number % 50 == 49:
+                os.kill(network.processes()[chooser.randint(0, 1)].process, signal.SIGKILL)
+            for index, request in enumerate(pair):
+                try:
+                    match action:
+                        case "infer":
+                            request.infer({"x": given})
+                        case "undo":
+                            request.undo(count)
+                        case "rewind":
+                            request.rewind(count)
+                        case "reorder":
+                            request.reorder(order)
+                        case "fork":
+                            pair[index] = request.fork()
+                        case "set" if number % 3 == 0:
+                            request.query_state()["state"].set(given[:, :1])
+                        case "reset" if number % 5 == 0:
+                            request.reset_state()
+                except StateError as e:
+                    errors.append(str(e).partition(":")[0])
+            assert len(errors) in (0, 2), (number, action, errors)
+            counts[f"{action} fails" if errors else action] += 1
+            assert pair[0].length == pair[1].length
+            assert pair[0].checkpoints == pair[1].checkpoints
+            for name, state in pair[1].query_state().items():
+                np.testing.assert_array_equal(pair[0].query_state()[name].get(), state.get(), str((number, action)))
+        assert min(counts[each] for each in ("infer", "undo", "undo fails", "rewind", "rewind fails", "reorder")) > 0
+        with pytest.raises(StateError, match="cannot undo 9 inferences"):
+            pair[0].undo(9)
+        with pytest.raises(StateError, match="keep_checkpoints takes a number"):
+            pair[0].keep_checkpoints(-1)

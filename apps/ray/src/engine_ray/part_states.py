@@ -53,6 +53,10 @@ class PartStates(States):
         self._shapes: dict[str, Shape] = {}
         """Those of the values; of variables that are not in it, the initial ones."""
         self._log: list[_Step] = []
+        self._replaced_names = [port.name for port in self.ports if is_replaced(port.variable)]
+        self._room = 0
+        self._marks: list[_Mark] = []
+        """The last inferences, at most `_room`, if variables do not keep their past values."""
         self._pending: tuple[_Step, Reply, int | None] | None = None
         """An inference that the parts have done, and that this object has not accepted yet."""
         self._sequence: int | None = None
@@ -122,7 +126,7 @@ class PartStates(States):
             self.port(name)
         if set(chosen) == {port.name for port in self.ports}:
             self._forget()
-            self._log, self._shapes = [], {}
+            self._log, self._shapes, self._marks = [], {}, []
         else:
             self._change(Action.RESET, chosen)
 
@@ -143,21 +147,59 @@ class PartStates(States):
 
     def rewind(self, count: int) -> None:
         """Remove the last `count` positions of all variables. Raises `StateError`, and keeps all values."""
-        replaced = [port.name for port in self.ports if is_replaced(port.variable)]
-        if replaced:
-            raise StateError(
-                f"{self._network}: cannot rewind: `{replaced[0]}` does not keep its past values, and a model in "
-                "parts keeps no checkpoints; start again with reset_state"
-            )
+        if self._replaced_names:
+            self._rewind_by_replay(count)
+            return
         self._change(Action.REWIND, count)
 
-    def keep_checkpoints(self, count: int) -> None:
-        """Raises `UnsupportedError`: parts keep none."""
-        if count:
-            raise UnsupportedError(
-                f"{self._network}: a model in parts keeps no checkpoints; leave out checkpoints, or compile the model "
-                "as a whole"
+    def _rewind_by_replay(self, count: object) -> None:
+        """`rewind` of variables of which some are replaced by each inference: to one of the last inferences."""
+        name, wanted = self._replaced_names[0], -1
+        if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
+            wanted = self.length - count
+        found = next((i for i in range(1, len(self._marks) + 1) if self._marks[-i].length == wanted), 0)
+        if count and not found:
+            listed = ", ".join(str(self.length - each) for each in self.checkpoint_lengths) or "none"
+            raise StateError(
+                f"{self._network}: cannot rewind by {count!r} positions: `{name}` does not keep its past values, and "
+                f"before the last {self._room} inferences (keep_checkpoints), it can be rewound by: {listed}"
             )
+        self.undo(found)
+
+    def keep_checkpoints(self, count: int) -> None:
+        """Let `undo` return to the last `count` inferences, from now on; a checkpoint takes no memory here."""
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
+            raise StateError(f"{self._network}: keep_checkpoints takes a number of inferences; got {count!r}")
+        self._room = int(count)
+        self._marks = self._marks[-self._room :] if self._room else []
+
+    @property
+    def checkpoint_lengths(self) -> list[int]:
+        """The length of the variables that grow at each checkpoint, the oldest first."""
+        return [mark.length for mark in self._marks]
+
+    def undo(self, count: int) -> None:
+        """Return to the values before the last `count` inferences, by replaying those before. Raises `StateError`."""
+        marks = self._marks
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or not 0 <= count <= len(marks):
+            raise StateError(
+                f"{self._network}: cannot undo {count!r} inferences; the variables before the last {len(marks)} can be "
+                f"computed again, of at most {self._room} (keep_checkpoints)"
+            )
+        if not count:
+            return
+        gone, first = {mark.step for mark in marks[-count:]}, marks[-count]
+        self._forget()
+        left = [step for number, step in enumerate(self._log) if number not in gone]
+        # Without an inference before, there is nothing to reorder.
+        self._log = list(itertools.dropwhile(lambda step: step.action is Action.REORDER, left))
+        self._marks = marks[: len(marks) - count]
+        self._shapes = self._shapes if self._log else {}
+        for port in self.ports:
+            axis = port.variable.axis
+            if axis is not None and port.name in self._shapes:
+                shape = self._shapes[port.name]
+                self._shapes[port.name] = (*shape[:axis], first.lengths[port.name], *shape[axis + 1 :])
 
     def reorder(self, indices: Sequence[int] | Array) -> None:
         """Replace sequence i by sequence `indices[i]`, as beam search does. Raises `StateError`."""
@@ -195,6 +237,7 @@ class PartStates(States):
         assert isinstance(other, PartStates)
         self._forget()
         self._log, self._shapes = list(other._log), dict(other._shapes)
+        self._room, self._marks = other._room, list(other._marks)
         source = other._restored() if other._log else None
         if source is None:  # this one is replayed
             return
@@ -212,6 +255,12 @@ class PartStates(States):
     def _note(self, step: _Step, reply: Reply) -> None:
         if not self.ports:  # nothing is to be computed again
             return
+        if step.action is not Action.INFER and step.action is not Action.REORDER:
+            self._marks = []
+        elif step.action is Action.INFER and self._room and self._replaced_names:
+            grown = [(port.name, port.variable.axis) for port in self.ports]
+            lengths = {name: self.shape(name)[axis] for name, axis in grown if axis is not None}
+            self._marks = [*self._marks, _Mark(len(self._log), lengths)][-self._room :]
         self._log.append(step)
         names = set(self._shapes)
         match step.action:
@@ -297,6 +346,18 @@ class PartStates(States):
             f"{self._network}: a model in parts cannot exchange the sequences of a batch, as a Scheduler does; use "
             "PartsNetwork.generate, or a Generator"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """An inference in the log: its number among the steps, and the lengths of the variables that grow before it."""
+
+    step: int
+    lengths: Mapping[str, int]
+
+    @property
+    def length(self) -> int:
+        return next(iter(self.lengths.values()), 0)
 
 
 @dataclass(frozen=True, slots=True)

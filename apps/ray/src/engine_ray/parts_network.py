@@ -89,7 +89,8 @@ class PartsNetwork(ExecutableNetwork):
     process is lost, it is started again, and the sequences are computed again from their inputs, step by step, so that
     their tokens are the same.
 
-    Not supported: checkpoints of variables that do not keep their past values, and the `Scheduler`.
+    Variables that do not keep their past values return to checkpoints (`AsyncInferRequest.keep_checkpoints`) in the same
+    way, which takes time, but no memory. Not supported: batches that exchange sequences, as those of a `Scheduler`.
     """
 
     folder: PartFolder
