@@ -193,11 +193,15 @@ def test_wrong_arguments_are_errors_before_anything_starts(exported: PartFolder,
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
 def test_micro_batches_have_all_prompts_of_similar_lengths(count: int) -> None:
     lengths = [4, 1, 3, 4, 1]
-    groups = _groups(lengths, count)
+    groups = _groups(lengths, count, can_pad=True)
     assert sorted(index for group in groups for index in group) == list(range(5))
     assert len(groups) == min(count, 5)
     assert max(map(len, groups)) - min(map(len, groups)) <= 1
     assert [lengths[index] for group in groups for index in group] == [1, 1, 3, 4, 4]
+    unpadded = _groups(lengths, count, can_pad=False)
+    assert sorted(index for group in unpadded for index in group) == list(range(5))
+    assert all(len({lengths[index] for index in group}) == 1 for group in unpadded)
+    assert min(count, 5) <= len(unpadded) <= count + 2, "there are three lengths"
 
 
 def test_micro_batches_draw_numbers_of_their_own() -> None:

@@ -87,6 +87,9 @@ def test_tokens_are_those_of_the_whole_model(name: str, device: str, tmp_path: P
     folder = export_parts(decoder(name), tmp_path, 2, device)
     with open_parts(tmp_path, slot=SLOT) as network:
         assert Generator(network).generate(PROMPT, 6) == Generator(compiled).generate(PROMPT, 6)
+        prompts = [PROMPTS[0], PROMPTS[1], PROMPTS[3]]  # of different lengths, though a model has no mask
+        alone = [Generator(compiled).generate(prompt, 6)[0] for prompt in prompts]
+        assert network.generate(prompts, 6, micro_batches=1) == alone
         equal = [PROMPTS[0], PROMPTS[3]]
         assert Generator(network).generate(equal, 6) == Generator(compiled).generate(equal, 6)
         processes = network.processes()

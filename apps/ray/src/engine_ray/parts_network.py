@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
+from itertools import groupby, islice
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
@@ -16,6 +16,7 @@ import numpy as np
 from engine.core import Core
 from engine.errors import InputError, PropertyError, UnsupportedError
 from engine.generation import Generator, Sampling
+from engine.generation.roles import LOGITS, MASK, RANKS, checked_names, is_replaced
 from engine.plugin_api import (
     API_VERSION,
     BlobManifest,
@@ -89,8 +90,8 @@ class PartsNetwork(ExecutableNetwork):
     process is lost, it is started again, and the sequences are computed again from their inputs, step by step, so that
     their tokens are the same.
 
-    Variables that do not keep their past values return to checkpoints (`AsyncInferRequest.keep_checkpoints`) in the same
-    way, which takes time, but no memory. Not supported: batches that exchange sequences, as those of a `Scheduler`.
+    Variables that do not keep their past values return to checkpoints (`AsyncInferRequest.keep_checkpoints`) likewise,
+    which takes time, but no memory. Not supported: batches that exchange sequences, as those of a `Scheduler`.
     """
 
     folder: PartFolder
@@ -142,8 +143,10 @@ class PartsNetwork(ExecutableNetwork):
         """The next tokens of each prompt, up to a stop token, at most `max_tokens`.
 
         The prompts are divided into micro-batches, each of which is at another part, so that all parts work at the same
-        time. Prompts of equal lengths are put together. By default, there is one more micro-batch than there are parts,
-        if there are so many prompts. Numbers of `sampling` are drawn with another seed for each micro-batch.
+        time. By default, there is one more micro-batch than there are parts, if there are so many prompts. Prompts of
+        similar lengths are put together; if the model takes no padding, because it has no mask, only the logits of the
+        last position (`LastPosition`), or states that padding would change, only prompts of the same length are, in as
+        many more micro-batches. Numbers of `sampling` are drawn with another seed for each micro-batch.
 
         Raises the errors of `Generator`.
         """
@@ -155,7 +158,7 @@ class PartsNetwork(ExecutableNetwork):
             raise InputError(f"max_tokens is {max_tokens!r}; expected 1 or more")
         if not listed:
             raise InputError("prompts is empty; expected a list of prompts, each a list of tokens")
-        groups = _groups([len(prompt) for prompt in listed], count)
+        groups = _groups([len(prompt) for prompt in listed], count, can_pad=self._can_pad(names or {}))
         generators = [
             Generator(self, _own_seed(sampling, number), stop_tokens=stop_tokens, names=names)
             for number in range(len(groups))
@@ -182,6 +185,14 @@ class PartsNetwork(ExecutableNetwork):
                     generator.request.cancel()
                 raise
         return found
+
+    def _can_pad(self, names: Mapping[str, str]) -> bool:
+        """Whether a batch may have prompts of different lengths."""
+        found = checked_names(self.signature, names, tuple(RANKS))
+        shape = self.output(found[LOGITS]).shape
+        has_all = shape.rank.is_dynamic or (len(shape) == 3 and shape[1].max not in (0, 1))
+        changed = any(is_replaced(variable) and not variable.is_placed for variable in self.variables)
+        return MASK in found and has_all and not changed
 
     def close(self) -> None:
         """End the processes; requests of this network cannot be used any more."""
@@ -259,12 +270,15 @@ def _manifest(folder: PartFolder) -> BlobManifest:
     )
 
 
-def _groups(lengths: Sequence[int], count: int) -> list[list[int]]:
+def _groups(lengths: Sequence[int], count: int, *, can_pad: bool) -> list[list[int]]:
     """The indices of the prompts of each micro-batch: about equally many, of lengths that are close to each other."""
     order = iter(sorted(range(len(lengths)), key=lengths.__getitem__))
     count = min(count, len(lengths))
     small, larger = divmod(len(lengths), count)
-    return [list(islice(order, small + (number < larger))) for number in range(count)]
+    groups = [list(islice(order, small + (number < larger))) for number in range(count)]
+    if can_pad:
+        return groups
+    return [list(equal) for group in groups for _, equal in groupby(group, lengths.__getitem__)]
 
 
 def _own_seed(sampling: Sampling | None, number: int) -> Sampling | None:
