@@ -15,6 +15,7 @@ from engine.errors import PassError
 from engine.ir import (
     DECLARED_LENGTHS,
     Constant,
+    Dimension,
     Model,
     Node,
     Output,
@@ -42,6 +43,8 @@ _BAND: Final = 1.1
 """Within how many times the smallest possible largest part the places with the fewest crossing bytes are chosen."""
 _SMALL_SHARE: Final = 1000
 """Constants of a smaller share of all weights do not matter: this is its divisor."""
+_SMALL: Final = 64
+"""The most elements of a constant of shape arithmetic."""
 _MAX_NAMED: Final = 3
 _REPEATED: Final = frozenset({"Range", "ConstantOfShape", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin", "Trilu"})
 """Cheap operations without traits that say so; they make masks and positions."""
@@ -192,8 +195,9 @@ class _Order:
         return sum(each.byte_size for each in read)
 
     def is_light(self, node: Node) -> bool:
-        """Whether the weights that a node reads do not matter."""
-        return sum(each.byte_size for each in self.constants_of(node)) * _SMALL_SHARE <= self.total
+        """Whether the weights that a node reads do not matter: numbers, axes, lengths, and what is small."""
+        read = [each for each in self.constants_of(node) if not _is_shape_like(each)]
+        return sum(each.byte_size for each in read) * _SMALL_SHARE <= self.total
 
     def takes_lengths(self, node: Node) -> bool:
         """Whether an operation takes lengths of a variable, which are known before an inference."""
@@ -433,6 +437,10 @@ class _Divider:
                 variable = self._variable_of(node)
                 if isinstance(node, Parameter):
                     made[value] = add(node.clone_with_new_inputs([]))
+                elif variable is not None and (twin := self._twin(node, number)) is not None:
+                    copy = node.clone_with_new_inputs([take(twin)])
+                    copy.output_names, copy.id = node.output_names, node.id
+                    made[value] = copy.output(0)
                 elif variable is not None and self.owner[variable.name] != number:
                     lengths[self.names[value]] = _lengths(node, variable.name)
                     made[value] = add(Parameter(value.type, friendly_name=self.names[value]))
@@ -518,6 +526,17 @@ class _Divider:
             return None
         return self.order.variables[node.input_value(0).node.friendly_name]
 
+    def _twin(self, node: Node, number: int) -> Output | None:
+        """A variable of a part that has the same lengths as the other part's variable of which a node takes some."""
+        lengths = _chosen(node, node.input_value(0))
+        if any(dim.is_dynamic and dim.symbol is None for dim in lengths):
+            return None
+        for variable in self._variables:
+            value = self.order.model.parameter(variable.parameter).output(0)
+            if self.owner[variable.name] == number and _chosen(node, value) == lengths:
+                return value
+        return None
+
     def _crossing_type(self, value: Output) -> ValueType:
         """The type of a value in another part."""
         if self.is_tied or not isinstance(value.type, TensorType) or value.shape.rank.is_dynamic:
@@ -531,6 +550,21 @@ def _lengths(node: Node, variable: str) -> LengthsOf:
         return LengthsOf(variable, None, None, is_size=True)
     spec = ShapeSpec.of(node)
     return LengthsOf(variable, spec.start, spec.end)
+
+
+def _chosen(node: Node, value: Output) -> list[Dimension]:
+    """The dimensions of a value that the result of a `Shape` or `Size` of it depends on."""
+    dims = list(value.shape.dims)
+    if node.op_type == "Size":
+        return dims
+    spec = ShapeSpec.of(node)
+    return list(spec.at(dims))
+
+
+def _is_shape_like(constant: Constant) -> bool:
+    """Whether a constant is a number, or axes, lengths or places, as shape arithmetic reads them."""
+    count, is_integer = constant.output(0).shape.size(), constant.element_type.numpy.kind in "biu"
+    return count <= 1 or (is_integer and count <= _SMALL)
 
 
 def _symbols_of(value_type: ValueType) -> Iterator[str]:

@@ -170,11 +170,35 @@ def test_a_variable_stays_in_one_part() -> None:
         divide_model(model, 9, largest=1)
 
 
-def test_lengths_of_a_later_variable_are_an_input() -> None:
+def test_lengths_of_a_later_variable_are_those_of_an_own_one() -> None:
     """An exporter takes the number of past tokens from any layer's past, also from a later one's."""
-    divided = divide_model(decoder("llama.dynamo23"), 2)
-    assert dict(divided.parts[0].lengths) == {"val_10": LengthsOf("past_key_values.1.key", 2, 3)}
-    assert divided.parts[0].model.parameter("val_10").type == Parameter(i64, [1], "n").type
+    model = decoder("llama.dynamo23")
+    read = [node.input_value(0).name for node in model.ordered_nodes() if node.op_type == "Shape"]
+    assert "past_key_values.1.key" in read
+    divided = divide_model(model, 2)
+    assert [dict(part.lengths) for part in divided.parts] == [{}, {}]
+    assert [each.name for each in divided.parts[1].model.inputs[:4]] == [
+        *("input_ids", "attention_mask", "position_ids"),
+        "add_11",
+    ]
+
+
+def test_lengths_of_a_variable_are_an_input_of_a_part_without_one() -> None:
+    x, past = Parameter(f32, ["n", 8], "x"), Parameter(f32, ["p", 8], "past")
+    length = ops.Shape(past, start=0, end=1)
+    weight = lambda: Constant(np.eye(8, dtype=np.float32) / 2)  # noqa: E731
+    first = ops.Tanh(ops.MatMul(ops.Add(x, ops.Cast(length, to=f32.onnx)), weight()))
+    second = ops.MatMul(first, weight())
+    model = Model([Result(second, "y"), Result(ops.Concat(past, second, axis=0), "rows")], [x, past], name="counting")
+    model.add_variable(Variable("past", "past", "rows", np.zeros((0, 8), np.float32), axis=0))
+    divided = divide_model(model, 2)
+    ((name, lengths),) = divided.parts[0].lengths.items()
+    assert lengths == LengthsOf("past", 0, 1)
+    assert divided.parts[0].model.parameter(name).type == Parameter(i64, [1], "n").type
+    chain, whole = Chain(divided, "CPU"), Core().compile_model(model, "CPU").create_infer_request()
+    for count in (2, 1, 3):
+        given = {"x": np.full((count, 8), 0.1, np.float32)}
+        np.testing.assert_array_equal(chain.infer(given)["y"], whole.infer(given)["y"])
 
 
 def test_outputs_are_given_by_the_parts_that_compute_them() -> None:

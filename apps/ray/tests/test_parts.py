@@ -26,7 +26,7 @@ from engine.errors import (
 )
 from engine.generation import Sampling
 from engine.ir import Model
-from engine.passes import LengthsOf, MakeStateful
+from engine.passes import MakeStateful
 
 DECODERS = Path(__file__).parents[3] / "tests" / "fixtures" / "decoders"
 
@@ -60,7 +60,6 @@ def test_the_folder_describes_the_model(exported: PartFolder) -> None:
     assert [port.name for port in exported.outputs] == ["logits"]
     assert [state.name for state in exported.states] == [variable.name for variable in model.variables]
     assert exported.largest_share < 0.6
-    assert exported.parts[0].lengths == {"val_10": LengthsOf("past_key_values.1.key", 2, 3)}
     assert [len(part.variables) for part in exported.parts] == [2, 2]
     for part in exported.parts:
         require_part(f"{exported.path}/{part.file}", part)
@@ -75,11 +74,11 @@ def test_an_actor_drops_what_nobody_reads(exported: PartFolder) -> None:
     whole = Core().compile_model(decoder(), "TEMPLATE").create_infer_request()
     ids = np.array([[3, 14, 15]])
     inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "position_ids": np.arange(3)[None]}
-    call = Call(1, 0, Action.INFER, values={**inputs, "val_10": np.array([0])})
+    call = Call(1, 0, Action.INFER, values=inputs)
     between = first.step(call, [])
     assert isinstance(between, Reply)
     assert between.values.keys() == set(exported.parts[1].inputs)
-    assert "attention_mask" not in between.values
+    assert between.values.keys() & set(exported.parts[0].outputs)
     after = last.step(replace(call, values=between.values), [])
     assert isinstance(after, Reply)
     np.testing.assert_array_equal(after.values["logits"], whole.infer(inputs)["logits"])
@@ -159,8 +158,9 @@ def change(value: Any, *path: Any, to: Any) -> Any:
         (["parts", 1, "inputs", 0], "nothing", "part 1 reads `nothing`, which no part before it gives"),
         (["parts", 1, "outputs"], [], "no part gives the output `logits`"),
         (["parts", 1, "variables"], ["v"], "the parts have the variables"),
-        (["parts", 0, "lengths", "val_10", 0], "v", "reads lengths of `v`, which is not a variable"),
-        (["parts", 0, "lengths", "val_10"], [1], "TypeError"),
+        (["parts", 0, "lengths"], {"n": ["v", 0, 1, False]}, "reads lengths of `v`, which is not a variable"),
+        (["parts", 0, "lengths"], {"n": [1]}, "TypeError"),
+        (["parts", 0, "lengths"], {"n": ["v", "0", 1, False]}, "expected the end of a shape"),
         (["variables", 0], None, "the description of a variable is malformed"),
         (["inputs", 0], {}, "the description of an input or output is malformed"),
         (["name"], None, "expected a text"),

@@ -347,13 +347,16 @@ def test_a_model_without_variables_runs_in_parts(tmp_path: Path) -> None:
 
 
 def hybrid() -> Model:
-    """A state that each inference replaces, and rows that it appends; the division is between them."""
+    """A state that each inference replaces, and rows that it appends, whose number the state depends on, too; the
+    division is between them.
+    """
     rng = np.random.default_rng(0)
     matrix = lambda: Constant(rng.normal(size=(8, 8)).astype(np.float32) / 4)  # noqa: E731
     x, state = Parameter(f32, ["n", "t", 8], "x"), Parameter(f32, ["n", 1, 8], "state")
     past = Parameter(f32, ["n", "p", 8], "past")
     mean = ops.ReduceMean(ops.MatMul(x, matrix()), Constant(np.array([1])))
-    following = ops.Tanh(ops.Add(mean, state))
+    count = ops.Cast(ops.Shape(past, start=1, end=2), to=f32.onnx)
+    following = ops.Tanh(ops.Sub(ops.Add(mean, state), ops.Mul(count, Constant(np.float32(0.01)))))
     rows = ops.Concat(past, ops.MatMul(ops.Add(x, following), matrix()), axis=1)
     y = ops.ReduceMean(rows, Constant(np.array([1])))
     model = Model([Result(y, "y"), Result(following, "next"), Result(rows, "rows")], [x, state, past], name="hybrid")
@@ -367,6 +370,7 @@ def test_states_that_are_replaced_return_to_checkpoints(tmp_path: Path) -> None:
     model, chooser, rng = hybrid(), random.Random(5), np.random.default_rng(5)
     folder = export_parts(model, tmp_path, 2, "TEMPLATE")
     assert [part.variables for part in folder.parts] == [("state",), ("past",)]
+    assert [each.variable for each in folder.parts[0].lengths.values()] == ["past"]
     with open_parts(tmp_path, slot=SLOT) as network:
         pair = [each.create_infer_request() for each in (network, Core().compile_model(model, "TEMPLATE"))]
         for request in pair:
