@@ -47,7 +47,7 @@ def actors(folder: PartFolder) -> list[PartActor]:
     for number, part in enumerate(folder.parts):
         kept = {port.name for port in folder.outputs}
         kept |= {name for later in folder.parts[number + 1 :] for name in later.inputs}
-        found.append(PartActor(number, part, f"{folder.path}/{part.file}", frozenset(kept)))
+        found.append(PartActor(number, part, f"{folder.path}/{part.file}", frozenset(kept), is_last=True))
     return found
 
 
@@ -70,16 +70,16 @@ def test_an_actor_drops_what_nobody_reads(exported: PartFolder) -> None:
     first, last = actors(exported)
     for each in (first, last):
         assert each.open("TEMPLATE", {}) is None
-        assert isinstance(each.step(Call(1, 0, Action.OPEN), []), Reply)
+        assert isinstance(each.step(Call(1, 0, Action.OPEN)), Reply)
     whole = Core().compile_model(decoder(), "TEMPLATE").create_infer_request()
     ids = np.array([[3, 14, 15]])
     inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "position_ids": np.arange(3)[None]}
     call = Call(1, 0, Action.INFER, values=inputs)
-    between = first.step(call, [])
+    between = first.step(call)
     assert isinstance(between, Reply)
     assert between.values.keys() == set(exported.parts[1].inputs)
     assert between.values.keys() & set(exported.parts[0].outputs)
-    after = last.step(replace(call, values=between.values), [])
+    after = last.step(replace(call, values=between.values))
     assert isinstance(after, Reply)
     np.testing.assert_array_equal(after.values["logits"], whole.infer(inputs)["logits"])
     assert after.shapes == {f"past_key_values.1.{name}": (1, 2, 3, 4) for name in ("key", "value")}
@@ -88,25 +88,29 @@ def test_an_actor_drops_what_nobody_reads(exported: PartFolder) -> None:
 def test_an_actor_tells_that_it_has_lost_a_sequence(exported: PartFolder) -> None:
     """It never computes with the variables of another step."""
     actor = actors(exported)[0]
-    assert actor.step(Call(1, 0, Action.OPEN), []) == Reply(0, is_lost=True), "it is not open"
+    assert actor.step(Call(1, 0, Action.OPEN)) == Reply(0, is_lost=True), "it is not open"
     assert actor.open("TEMPLATE", {}) is None
     for call in (Call(1, 0, Action.REWIND, 1), Call(2, 0, Action.FORK, 1)):
-        assert actor.step(call, []) == Reply(0, is_lost=True)
+        assert actor.step(call) == Reply(0, is_lost=True)
     shapes = {f"past_key_values.0.{name}": (1, 2, 0, 4) for name in ("key", "value")}
-    assert actor.step(Call(1, 0, Action.OPEN), []) == Reply(0, shapes)
-    assert actor.step(Call(1, 1, Action.REWIND, 0), []) == Reply(0, is_lost=True)
-    failed = actor.step(Call(1, 0, Action.REWIND, 1), [])
+    assert actor.step(Call(1, 0, Action.OPEN)) == Reply(0, shapes)
+    assert actor.step(Call(1, 1, Action.REWIND, 0)) == Reply(0, is_lost=True)
+    failed = actor.step(Call(1, 0, Action.REWIND, 1))
     assert isinstance(failed, Reply)
     assert "cannot rewind" in str(failed.error)
-    broken = actor.step(Call(1, 0, Action.INFER), [])
+    broken = actor.step(Call(1, 0, Action.INFER))
     assert isinstance(broken, Reply)
     assert "part 0 of the model failed: KeyError" in str(broken.error)
     assert actor.value(2, "past_key_values.0.key") is None
     process = actor.process()
     assert (process.part, process.sequences, process.weight_bytes) == (0, 1, exported.parts[0].weight_bytes)
     forgetting = Call(3, 0, Action.OPEN, forgotten=[1])
-    assert isinstance(actor.step(forgetting, []), Reply)
+    assert isinstance(actor.step(forgetting), Reply)
     assert actor.value(1, "past_key_values.0.key") is None
+    part = exported.parts[0]
+    unlinked = PartActor(0, part, f"{exported.path}/{part.file}", frozenset(part.outputs), is_last=False)
+    assert unlinked.open("TEMPLATE", {}) is None
+    assert unlinked.step(Call(1, 0, Action.OPEN)) == Reply(0, is_lost=True), "it does not know the next part yet"
 
 
 def test_parts_of_different_exports_are_refused(exported: PartFolder, tmp_path: Path) -> None:

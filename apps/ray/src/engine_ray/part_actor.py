@@ -108,10 +108,12 @@ class _Sequence:
 class PartActor:
     """Runs one part. Each call does a step of a sequence, and hands the tensors on to the actor of the next part."""
 
-    def __init__(self, number: int, part: ExportedPart, path: str, kept: frozenset[str]) -> None:
+    def __init__(self, number: int, part: ExportedPart, path: str, kept: frozenset[str], *, is_last: bool) -> None:
         """`path`: of the blob, on this node. `kept`: the values that later parts or the caller need."""
         self._number, self._part, self._path, self._kept = number, part, path, kept
+        self._is_last = is_last
         self._network: ExecutableNetwork | None = None
+        self._next: Any = None
         self._sequences: dict[int, _Sequence] = {}
 
     def open(self, device: str, config: Mapping[str, Any]) -> EngineError | None:
@@ -123,8 +125,12 @@ class PartActor:
             return e
         return None
 
-    def step(self, call: Call, following: Sequence[Any]) -> Reply | list[Any]:
-        """Do a step; returns the reply, or a reference to what the next of the actors `following` returns."""
+    def precede(self, following: Any) -> None:
+        """Hand steps on to the actor of the next part, from now on."""
+        self._next = following
+
+    def step(self, call: Call) -> Reply | list[Any]:
+        """Do a step; returns the reply, or a reference to what the actor of the next part returns."""
         try:
             found = self._done(call)
         except EngineError as e:
@@ -134,9 +140,9 @@ class PartActor:
             return Reply(self._number, error=error)
         if found is None:
             return Reply(self._number, is_lost=True)
-        if not following:
+        if self._is_last:
             return Reply(self._number, found.shapes, found.values if call.is_wanted else {})
-        return [following[0].step.remote(found, following[1:])]
+        return [self._next.step.remote(found)]
 
     def value(self, sequence: int, name: str) -> Array | None:
         """The value of a variable; None if this part does not have the sequence."""
@@ -162,7 +168,9 @@ class PartActor:
 
     def _done(self, call: Call) -> Call | None:
         """The call for the next part; None if this part does not have the sequence as it was."""
-        if self._network is None:  # this process was started again, and is not open yet
+        if self._network is None or (
+            self._next is None and not self._is_last
+        ):  # it was started again, and is not ready
             return None
         for forgotten in call.forgotten:
             self._sequences.pop(forgotten, None)

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 from engine.errors import DeviceError, EngineError
@@ -68,8 +69,7 @@ class PartActors:
             forgotten.append(self._forgotten.pop())
         if forgotten:
             call = replace(call, forgotten=forgotten)
-        first, *following = self._actors
-        return first.step.remote(call, following)
+        return self._actors[0].step.remote(call)
 
     def reply(self, reference: Any, check_cancelled: Callable[[], None] | None = None) -> Reply | None:
         """The reply to a step; None if an actor was lost. `check_cancelled` may raise while the step runs."""
@@ -133,9 +133,9 @@ class PartActors:
         kept.update(name for later in folder.parts[number + 1 :] for name in later.inputs)
         # The sequences of an actor that Ray started again would be lost silently; here, they are replayed.
         options = {"max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD", **self._slot}
-        return self._ray.remote(PartActor).options(**options).remote(
-            number, part, f"{folder.path}/{part.file}", frozenset(kept)
-        )  # fmt: skip
+        path, is_last = f"{folder.path}/{part.file}", number == len(folder.parts) - 1
+        made = self._ray.remote(PartActor).options(**options)
+        return made.remote(number, part, path, frozenset(kept), is_last=is_last)
 
     def _open(self, numbers: Sequence[int]) -> None:
         """Let actors import their blobs. Those that cannot are ended, so that they count as lost."""
@@ -146,6 +146,10 @@ class PartActors:
             self._ray.kill(self._actors[number])
         for error in failed.values():
             raise error
+        # Once, since handles take time to travel. One of an actor that is lost meanwhile leads to a lost step.
+        linked = [actor.precede.remote(following) for actor, following in pairwise(self._actors)]
+        if linked:
+            self._ray.wait(linked, num_returns=len(linked))
 
     def _why_not_open(self, number: int, answer: Any) -> EngineError | None:
         try:
