@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine_serve.model_config import Batching, Generation, ModelConfig, read_config
+    from engine_serve.model_config import Batching, Encoder, Generation, ModelConfig, read_config
 
-__all__ = ["Batching", "Generation", "ModelConfig", "read_config"]
+__all__ = ["Batching", "Encoder", "Generation", "ModelConfig", "read_config"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,13 @@ from engine.blob import BlobRelease
 from engine.errors import BlobSignatureError, RepositoryError
 
 CONFIG_FILE: Final = "config.toml"
+_EXCLUSIVE: Final = (
+    ("sequences", "generation"),
+    ("sequences", "batching"),
+    ("encoder", "generation"),
+    ("encoder", "sequences"),
+    ("encoder", "batching"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,24 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class Encoder:
+    """A model that turns texts into vectors, or pairs of texts into scores, for OpenAI's routes.
+
+    Attributes:
+        pooling: what is made of the states of the tokens: "cls" the first one, "last" the last one, "mean" their mean;
+            "score" if the model itself gives a score.
+        normalize: whether vectors have length 1, and scores are from 0 to 1 (sigmoid).
+        max_length: the most tokens of a text; None for as many as the model's inputs take.
+        output: the name of the output; None for the first that fits.
+    """
+
+    pooling: str = "mean"
+    normalize: bool = True
+    max_length: int | None = None
+    output: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceLimits:
     """Bounds on the sequences of a model with variables that generates no tokens.
 
@@ -92,6 +117,7 @@ class ModelConfig:
         requests: how many inferences run at once, at most what the device prefers; 0 for that.
         batching: None if each request is an inference.
         generation: None if the model is not a language model whose tokens are streamed.
+        encoder: None if the model is not for embeddings or ranking.
         sequences: None for the default bounds, if the model has variables.
         release: the name and the minimum version that a blob must state, signed by a trusted key; None: no requirement.
     """
@@ -106,6 +132,7 @@ class ModelConfig:
     requests: int = 0
     batching: Batching | None = None
     generation: Generation | None = None
+    encoder: Encoder | None = None
     sequences: SequenceLimits | None = None
     release: BlobRelease | None = None
 
@@ -132,9 +159,9 @@ def read_config(folder: Path) -> ModelConfig:
             f"{path}: `queue_mib` is for models that generate no tokens; with [generation], leave it out: "
             "`queue_size` and `generation.max_length` bound the prompts that wait"
         )
-    for other in ("generation", "batching"):
-        if config.sequences is not None and getattr(config, other) is not None:
-            raise RepositoryError(f"{path}: `sequences` and `{other}` exclude each other; leave one out")
+    for one, other in _EXCLUSIVE:
+        if getattr(config, one) is not None and getattr(config, other) is not None:
+            raise RepositoryError(f"{path}: `{one}` and `{other}` exclude each other; leave one out")
     return config
 
 
@@ -237,6 +264,12 @@ _GENERATION: Final[Keys] = {
     "prefix_cache_mib": ("prefix_cache_mib", _mebibytes),
     "tool_parser": ("tool_parser", _one_of("hermes")),
 }
+_ENCODER: Final[Keys] = {
+    "pooling": ("pooling", _one_of("cls", "last", "mean", "score")),
+    "normalize": ("normalize", _truth),
+    "max_length": ("max_length", _count(1)),
+    "output": ("output", _text),
+}
 _SEQUENCES: Final[Keys] = {
     "size": ("size", _count(1, 65536)),
     "idle_ms": ("idle_ms", _milliseconds),
@@ -255,5 +288,6 @@ _CONFIG: Final[Keys] = {
     "release": ("release", _release),
     "batching": ("batching", lambda value, path, key: _read(value, path, f"{key}.", _BATCHING, Batching)),
     "generation": ("generation", lambda value, path, key: _read(value, path, f"{key}.", _GENERATION, Generation)),
+    "encoder": ("encoder", lambda value, path, key: _read(value, path, f"{key}.", _ENCODER, Encoder)),
     "sequences": ("sequences", lambda value, path, key: _read(value, path, f"{key}.", _SEQUENCES, SequenceLimits)),
 }

@@ -48,9 +48,14 @@ class ModelText:
         Raises `InputError` for what is not a Unicode text, and what `require` raises.
         """
         self.require()
-        if not is_unicode(text):
-            raise InputError("the prompt has a half of a surrogate pair, which is not a character")
+        self.require_unicode(text)
         return list(self.tokenizer.encode(text, add_special_tokens=has_special_tokens).ids)
+
+    @staticmethod
+    def require_unicode(*texts: str | None) -> None:
+        """Raise `InputError` for what is not a Unicode text."""
+        if not all(text is None or is_unicode(text) for text in texts):
+            raise InputError("the prompt has a half of a surrogate pair, which is not a character")
 
     def decode(self, tokens: Collection[int]) -> str:
         """The text of tokens, without special ones."""

@@ -142,12 +142,16 @@ def _seeded(prompt: Prompt, choice: int) -> Prompt:
     return replace(prompt, sampling=replace(sampling, seed=(sampling.seed + choice) % (1 << 64)))
 
 
-def _prompts(given: Mapping[str, Any]) -> list[str | list[int]]:
-    """The prompts of a completion: a text, tokens, or a list of one kind."""
-    present = [name for name in ("prompt", "input_ids") if name in given]
-    if len(present) > 1:
-        raise InputError("`prompt` and `input_ids` are both given; leave one out")
-    value = given[present[0]] if present else None
+def model_name(body: Mapping[str, Any]) -> str:
+    """The name of the model that a body has. Raises `InputError`."""
+    name = body.get("model")
+    if not isinstance(name, str) or not name:
+        raise InputError(f"`model` is {name!r:.80}; expected the name of a model")
+    return name
+
+
+def prompts_in(key: str, value: Any) -> list[str | list[int]]:
+    """A text, tokens, or a list of one kind. Raises `InputError`."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, list) and value:
@@ -157,5 +161,13 @@ def _prompts(given: Mapping[str, Any]) -> list[str | list[int]]:
         if (is_tokens or all(isinstance(each, str) for each in value)) and len(value) <= _MAX_PROMPTS:
             return value
     raise InputError(
-        f"`prompt` must be a text, a list of numbers of tokens, or a list of either, of {_MAX_PROMPTS} prompts at most"
+        f"`{key}` must be a text, a list of numbers of tokens, or a list of either, of {_MAX_PROMPTS} at most"
     )
+
+
+def _prompts(given: Mapping[str, Any]) -> list[str | list[int]]:
+    """The prompts of a completion."""
+    present = [name for name in ("prompt", "input_ids") if name in given]
+    if len(present) > 1:
+        raise InputError("`prompt` and `input_ids` are both given; leave one out")
+    return prompts_in("prompt", given[present[0]] if present else None)

@@ -8,25 +8,29 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from engine.errors import InputError
+from engine.errors import NotServedError
 from engine_serve.answers import Answer, merged
 from engine_serve.chat_requests import chat_request
 from engine_serve.data_plane import DataPlane
 from engine_serve.deadlines import seconds_left
+from engine_serve.encoder_model import EncoderModel
 from engine_serve.events import DONE, event_response
 from engine_serve.generation_routes import generative_model
 from engine_serve.generative_model import GenerativeModel, Prompt
 from engine_serve.json_objects import object_of
 from engine_serve.openai_errors import PREFIX, error_object
 from engine_serve.openai_forms import ChatForm, CompletionForm, Form
-from engine_serve.openai_requests import Asked, completion_request, prompts_of
+from engine_serve.openai_requests import Asked, completion_request, model_name, prompts_of
 from engine_serve.refusals import Refused, refusing
 from engine_serve.repository import Repository
+
+_KINDS: Final = (GenerativeModel, EncoderModel)
+"""The models that OpenAI's routes have."""
 
 
 def openai_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
@@ -58,26 +62,20 @@ def openai_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
             return await answer(request, model, asked.asked, [prompt], form)
 
     async def models() -> Response:
-        known = [model for model in repository.get_models().values() if isinstance(model, GenerativeModel)]
+        known = [model for model in repository.get_models().values() if isinstance(model, _KINDS)]
         return JSONResponse({"object": "list", "data": [_described(model.name, started) for model in known]})
 
     async def model(name: str) -> Response:
-        with refusing(name):
-            return JSONResponse(_described(generative_model(data_plane, name).name, started))
+        found = data_plane.get_model_from_registry(name)
+        if not isinstance(found, _KINDS):
+            raise Refused(NotServedError(f"model {name!r:.80} is not for OpenAI's routes"))
+        return JSONResponse(_described(found.name, started))
 
     router.add_api_route("/completions", completions, methods=["POST"])
     router.add_api_route("/chat/completions", chats, methods=["POST"])
     router.add_api_route("/models", models, methods=["GET"])
     router.add_api_route("/models/{name}", model, methods=["GET"])
     return router
-
-
-def model_name(body: dict[str, Any]) -> str:
-    """The name of the model that a body has. Raises `InputError`."""
-    name = body.get("model")
-    if not isinstance(name, str) or not name:
-        raise InputError(f"`model` is {name!r:.80}; expected the name of a model")
-    return name
 
 
 async def answer(

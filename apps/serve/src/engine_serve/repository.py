@@ -18,6 +18,7 @@ from engine.errors import EngineError, NotAllowedError, NotReadyError, NotServed
 from engine.generation.roles import LOGITS, vocabulary_of
 from engine_serve.chat_template import find_chat_template
 from engine_serve.daemon_threads import DaemonThreads
+from engine_serve.encoder_model import EncoderModel
 from engine_serve.ended_sequences import EndedTables
 from engine_serve.folders import ModelFolder, list_names, read_folder
 from engine_serve.generative_model import GenerativeModel
@@ -208,6 +209,12 @@ class Repository(ModelRepository):  # type: ignore[misc]
     def _make(self, name: str, number: int, path: Path, config: ModelConfig) -> ServedModel:
         try:
             network = load_network(self._core, name, path, config, self._blobs)
+            if config.encoder is not None:
+                beside = find_text(path, None)
+                if beside is None:
+                    raise RepositoryError(f"{path}: `encoder` is set, but there is no tokenizer.json beside the model")
+                most = self._most_answer_bytes
+                return EncoderModel(name, number, network, config, self.clock, self.tally, most, beside)
             if config.generation is None:
                 return ServedModel(name, number, network, config, self.clock, self.tally, self._most_answer_bytes)
             text = find_text(path, vocabulary_of(network.signature, LOGITS))

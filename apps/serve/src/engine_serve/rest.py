@@ -17,6 +17,7 @@ from kserve.protocol.rest.v2_endpoints import V2Endpoints
 
 from engine.errors import UnsupportedError
 from engine_serve.data_plane import DataPlane
+from engine_serve.encoder_routes import encoder_router
 from engine_serve.error_answers import HANDLERS
 from engine_serve.generation_routes import generation_router
 from engine_serve.guard import Admission, Guard
@@ -74,6 +75,7 @@ class RestServer(RESTServer):  # type: ignore[misc]
         """Add our routes, which are found first, and what KServe's server has."""
         self._app.include_router(_router(self._data_plane, self._extension))
         self._app.include_router(generation_router(self._data_plane))
+        self._app.include_router(encoder_router(self._data_plane))
         self._app.include_router(openai_router(self._data_plane, self._extension.repository))
         super().create_application()
         for kind, handler in HANDLERS.items():
