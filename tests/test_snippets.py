@@ -143,6 +143,7 @@ RUN = {
     "docs/add-a-command.md": Document(1),
     "docs/serving-to-others.md": Document(0, 3),
     "docs/serving.md": Document(10, 3, packages=("kserve", "tritonclient"), install="engine-serve"),
+    "docs/openai.md": Document(6, 1, packages=("kserve", "llguidance", "openai"), install="engine-serve[openai]"),
     "docs/remote-tensors.md": Document(6, device="OPENCL"),
     "docs/extensions.md": Document(8, 4),
     "docs/transformations.md": Document(38),
