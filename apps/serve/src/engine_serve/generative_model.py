@@ -16,7 +16,7 @@ import numpy as np
 from kserve import InferOutput, InferRequest, InferResponse
 
 from engine.errors import Busy, Cancelled, DeadlineExceeded, EngineError, InputError, TooLargeError, UnsupportedError
-from engine.generation import Constraint, Sampling, Scheduler, Stream, TokenLogProbabilities
+from engine.generation import Adapter, Constraint, Sampling, Scheduler, Stream, TokenLogProbabilities
 from engine.plugin_api import ExecutableNetwork
 from engine_serve import metrics
 from engine_serve.chat_template import ChatTemplate
@@ -46,6 +46,7 @@ class Prompt:
         stop: texts before which the answer ends; `stop_tokens`: tokens after which it does.
         top: of how many of the likeliest tokens the log probabilities are told; None: also not of the chosen one.
         constraint: makes what restricts the tokens of one answer.
+        adapter: of the answer.
     """
 
     tokens: list[int]
@@ -55,6 +56,7 @@ class Prompt:
     stop_tokens: frozenset[int] = frozenset()
     top: int | None = None
     constraint: Callable[[], Constraint] | None = None
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ class GenerativeModel(ServedModel):
         tally: metrics.Tally,
         text: ModelText | None = None,
         chat: ChatTemplate | None = None,
+        adapters: Mapping[str, Adapter] | None = None,
     ) -> None:
         self._generation = config.generation or Generation()
         kept = self._generation.prefix_cache_bytes
@@ -146,6 +149,7 @@ class GenerativeModel(ServedModel):
         bounds = [each.bound - each.initial.shape[each.axis or 0] for each in variables if each.bound is not None]
         self._bound = min(bounds, default=None)
         self._grammars: Grammars | None = None
+        self.adapters = adapters or {}
         if text is not None and text.problem:
             _log.warning("model `%s` has no text: %s", name, text.problem, extra={"model": name})
         self._inputs = [{"name": IDS, "datatype": "INT64", "shape": [1, -1]}]
@@ -337,6 +341,7 @@ class GenerativeModel(ServedModel):
             prompt.tokens,
             prompt.max_tokens,
             sampling=prompt.sampling,
+            adapter=prompt.adapter,
             stop_tokens=prompt.stop_tokens,
             constraint=None if prompt.constraint is None else prompt.constraint(),
             log_probabilities=prompt.top,

@@ -13,8 +13,10 @@ from engine.blob import BlobRelease, check_blob, is_blob
 from engine.core import Core
 from engine.core.device_name import parse_device
 from engine.errors import EngineError, PassError, RepositoryError
+from engine.generation import Adapter, read_adapter
+from engine.generation.adapted import AdapterInputs
 from engine.ir import TensorType
-from engine.passes import LastPosition, MakeStateful, MaskedCaches
+from engine.passes import LastPosition, MakeAdaptable, MakeStateful, MaskedCaches
 from engine.plugin_api import ExecutableNetwork
 from engine.properties import DEVICE_CONFIGS, DEVICE_PRIORITIES, INFERENCE_NUM_THREADS, NUM_STREAMS, PERFORMANCE_HINT
 from engine_serve.model_config import CONFIG_FILE, ModelConfig
@@ -61,6 +63,20 @@ def load_network(core: Core, name: str, path: Path, config: ModelConfig, blobs: 
         for port in ports:
             _require_tensor(path, kind, port)
     return network
+
+
+def load_adapters(path: Path, config: ModelConfig, network: ExecutableNetwork) -> dict[str, Adapter]:
+    """The adapters of the model whose file is `path`, by their names.
+
+    Raises `AdapterError` for one that cannot be read, that does not fit the network, or whose rank is above
+    `adapter_rank`, and for a blob that takes none.
+    """
+    adapters = {} if config.generation is None else config.generation.adapters
+    made = {name: read_adapter(path.parent / folder) for name, folder in adapters.items()}
+    inputs = AdapterInputs(network.signature)
+    for adapter in made.values():
+        inputs.check([adapter])
+    return made
 
 
 def file_identity(path: Path) -> tuple[Any, ...]:
@@ -119,6 +135,8 @@ def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
             MaskedCaches().run_on_model(model)
         with contextlib.suppress(PassError):  # another form of the head: it is computed for all tokens of the prompt
             LastPosition().run_on_model(model)
+        if config.generation.adapters:
+            MakeAdaptable(rank=config.generation.adapter_rank).run_on_model(model)
         return core.compile_model(model, config.device, config.properties)
     device = config.device or core.default_device
     if config.batching is None:

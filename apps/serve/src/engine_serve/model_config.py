@@ -45,6 +45,9 @@ class Generation:
         max_length: the most tokens of a sequence with its prompt; None for no bound.
         prefix_cache_mib: how many MiB of keys and values of earlier sequences are kept for prompts that begin with the
             same tokens; 0 for none.
+        adapters: folders of low-rank adapters by their names, relative to the folder of the model's file. Clients ask
+            for one as `MODEL:NAME`.
+        adapter_rank: the greatest sum of the ranks of adapters that are computed together.
         tool_parser: how it writes calls of tools that it chooses itself: "hermes", as Hermes and Qwen do; None if it
             calls none, or in another form.
     """
@@ -54,6 +57,8 @@ class Generation:
     stop_tokens: tuple[int, ...] = ()
     max_length: int | None = None
     prefix_cache_mib: float = 0.0
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    adapter_rank: int = 64
     tool_parser: str | None = None
 
     @property
@@ -225,6 +230,12 @@ def _truth(value: Any, path: Path, key: str) -> bool:
     return value
 
 
+def _folders(value: Any, path: Path, key: str) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(each, str) and each for each in value.values()):
+        raise _wrong(value, path, key, 'a table of folders by names, such as fox = "adapters/fox"')
+    return value
+
+
 def _one_of(*names: str) -> Check:
     def check(value: Any, path: Path, key: str) -> str:
         if value not in names:
@@ -262,6 +273,8 @@ _GENERATION: Final[Keys] = {
     "stop_tokens": ("stop_tokens", _tokens),
     "max_length": ("max_length", _count(1)),
     "prefix_cache_mib": ("prefix_cache_mib", _mebibytes),
+    "adapters": ("adapters", _folders),
+    "adapter_rank": ("adapter_rank", _count(1, 4096)),
     "tool_parser": ("tool_parser", _one_of("hermes")),
 }
 _ENCODER: Final[Keys] = {

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from engine_serve.answers import Answer
-from engine_serve.generative_model import GenerativeModel, Piece
+from engine_serve.generative_model import Piece
 from engine_serve.log_forms import CompletionLogs, TokenNames, chat_logs
+from engine_serve.model_text import ModelText
 from engine_serve.tool_calls import Call, CallReader, reader_of
 from engine_serve.tools import ToolChoice
 
@@ -19,12 +20,12 @@ class Form(ABC):
     """The form of the answers to one request.
 
     Args:
-        model: the name of the model that the request has.
+        name: that of the model in the request.
         kind: of an answer as a whole; `event`: of an event.
     """
 
-    def __init__(self, model: str, prefix: str, kind: str, event: str) -> None:
-        self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+    def __init__(self, name: str, prefix: str, kind: str, event: str) -> None:
+        self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
         self._kind, self._event = kind, event
 
     def whole(self, answers: Sequence[Answer], usage: dict[str, int]) -> dict[str, Any]:
@@ -49,15 +50,16 @@ class CompletionForm(Form):
     """Completions; each has the numbers of its tokens, too (`token_ids`).
 
     Args:
-        model: that answers.
+        name: that of the model in the request.
+        text: of the model.
         echoes: for each answer, the text that it begins with.
         has_logs: whether log probabilities are told.
     """
 
-    def __init__(self, model: GenerativeModel, echoes: Sequence[str], has_logs: bool) -> None:
-        super().__init__(model.name, "cmpl", "text_completion", "text_completion")
+    def __init__(self, name: str, text: ModelText | None, echoes: Sequence[str], has_logs: bool) -> None:
+        super().__init__(name, "cmpl", "text_completion", "text_completion")
         self._echoes, self._has_logs = list(echoes), has_logs
-        names = TokenNames(model.text)
+        names = TokenNames(text)
         self._logs = [CompletionLogs(names, len(echo)) for echo in echoes]
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
@@ -83,14 +85,15 @@ class ChatForm(Form):
     """The next messages of a chat.
 
     Args:
-        model: that answers.
+        name: that of the model in the request.
+        text: of the model.
         has_logs: whether log probabilities are told.
         choice: which tools they call.
     """
 
-    def __init__(self, model: GenerativeModel, has_logs: bool, choice: ToolChoice) -> None:
-        super().__init__(model.name, "chatcmpl", "chat.completion", "chat.completion.chunk")
-        self._has_logs, self._names, self._choice = has_logs, TokenNames(model.text), choice
+    def __init__(self, name: str, text: ModelText | None, has_logs: bool, choice: ToolChoice) -> None:
+        super().__init__(name, "chatcmpl", "chat.completion", "chat.completion.chunk")
+        self._has_logs, self._names, self._choice = has_logs, TokenNames(text), choice
         self._readers: dict[int, CallReader | None] = {}
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from engine.errors import InputError, UnsupportedError
+from engine.generation import Adapter
 from engine_serve.generation_parameters import number_of, truth_of
 from engine_serve.generative_model import GenerativeModel, Prompt
 
@@ -117,7 +118,9 @@ def top_of_chat(given: Mapping[str, Any]) -> int | None:
     return top if has_any else None
 
 
-async def prompts_of(model: GenerativeModel, asked: Asked, prompts: list[Prompt]) -> list[Prompt]:
+async def prompts_of(
+    model: GenerativeModel, asked: Asked, prompts: list[Prompt], adapter: Adapter | None
+) -> list[Prompt]:
     """What is generated: for each prompt its choices, one after another, each drawn with another seed.
 
     Raises the errors of `GenerativeModel.constraint` and `require_room`.
@@ -126,7 +129,7 @@ async def prompts_of(model: GenerativeModel, asked: Asked, prompts: list[Prompt]
     if asked.structure is not None:
         constraint = await model.constraint(asked.structure.schema, asked.structure.what)
     made = [
-        replace(_seeded(prompt, choice), top=asked.top, constraint=constraint)
+        replace(_seeded(prompt, choice), top=asked.top, constraint=constraint, adapter=adapter)
         for prompt in prompts
         for choice in range(asked.choices)
     ]

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from engine.errors import NotServedError
+from engine.generation import Adapter
 from engine_serve.answers import Answer, merged
 from engine_serve.chat_requests import chat_request
 from engine_serve.data_plane import DataPlane
@@ -28,9 +29,12 @@ from engine_serve.openai_forms import ChatForm, CompletionForm, Form
 from engine_serve.openai_requests import Asked, completion_request, model_name, prompts_of
 from engine_serve.refusals import Refused, refusing
 from engine_serve.repository import Repository
+from engine_serve.served_model import ServedModel
 
 _KINDS: Final = (GenerativeModel, EncoderModel)
 """The models that OpenAI's routes have."""
+_OF_MODEL: Final = ":"
+"""Between the name of a model and of its adapter."""
 
 
 def openai_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
@@ -41,35 +45,35 @@ def openai_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
     async def completions(request: Request) -> Response:
         body = await object_of(request)
         with refusing(str(body.get("model"))):
-            model = generative_model(data_plane, model_name(body))
+            model, adapter = adapted_model(data_plane, model_name(body))
             asked = completion_request(body)
             given = [model.prompt(each, asked.asked.parameters) for each in asked.prompts]
             echoes = [_echo(model, each) if asked.echo else "" for each in asked.prompts]
-            form = CompletionForm(
-                model, [echo for echo in echoes for _ in range(asked.asked.choices)], asked.asked.top is not None
-            )
-            return await answer(request, model, asked.asked, given, form)
+            echoes = [echo for echo in echoes for _ in range(asked.asked.choices)]
+            form = CompletionForm(body["model"], model.text, echoes, asked.asked.top is not None)
+            return await answer(request, model, asked.asked, given, form, adapter)
 
     async def chats(request: Request) -> Response:
         body = await object_of(request)
         with refusing(str(body.get("model"))):
-            model = generative_model(data_plane, model_name(body))
+            model, adapter = adapted_model(data_plane, model_name(body))
             asked = chat_request(body)
             if asked.choice.kind == "auto":
                 model.require_tool_parser()
             prompt = model.prompt(await model.chat_tokens(asked.values), asked.asked.parameters)
-            form = ChatForm(model, asked.asked.top is not None, asked.choice)
-            return await answer(request, model, asked.asked, [prompt], form)
+            form = ChatForm(body["model"], model.text, asked.asked.top is not None, asked.choice)
+            return await answer(request, model, asked.asked, [prompt], form, adapter)
 
     async def models() -> Response:
         known = [model for model in repository.get_models().values() if isinstance(model, _KINDS)]
-        return JSONResponse({"object": "list", "data": [_described(model.name, started) for model in known]})
+        names = [name for model in known for name in _names(model)]
+        return JSONResponse({"object": "list", "data": [_described(name, started) for name in names]})
 
     async def model(name: str) -> Response:
-        found = data_plane.get_model_from_registry(name)
-        if not isinstance(found, _KINDS):
-            raise Refused(NotServedError(f"model {name!r:.80} is not for OpenAI's routes"))
-        return JSONResponse(_described(found.name, started))
+        known = [each for each in repository.get_models().values() if isinstance(each, _KINDS)]
+        if name not in [each for model in known for each in _names(model)]:
+            raise Refused(NotServedError(f"there is no model {name!r:.80} for OpenAI's routes"))
+        return JSONResponse(_described(name, started))
 
     router.add_api_route("/completions", completions, methods=["POST"])
     router.add_api_route("/chat/completions", chats, methods=["POST"])
@@ -78,11 +82,33 @@ def openai_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
     return router
 
 
+def adapted_model(data_plane: DataPlane, name: str) -> tuple[GenerativeModel, Adapter | None]:
+    """The language model of a name, and the adapter if the name is `MODEL:ADAPTER`. Raises `Refused`, and
+    `NotServedError` for an unknown adapter.
+    """
+    base, separator, adapter = name.partition(_OF_MODEL)
+    try:
+        return generative_model(data_plane, name), None
+    except Refused as e:
+        if not separator or not isinstance(e.error, NotServedError):
+            raise
+    model = generative_model(data_plane, base)
+    if adapter not in model.adapters:
+        known = ", ".join(model.adapters) or "none"
+        raise NotServedError(f"model `{base}` has no adapter {adapter!r:.80}; its adapters are: {known}")
+    return model, model.adapters[adapter]
+
+
 async def answer(
-    request: Request, model: GenerativeModel, asked: Asked, prompts: Sequence[Prompt], form: Form
+    request: Request,
+    model: GenerativeModel,
+    asked: Asked,
+    prompts: Sequence[Prompt],
+    form: Form,
+    adapter: Adapter | None,
 ) -> Response:
     """Generate the answers to prompts, in a form: at once, or as events. Raises `Refused` and errors of the SDK."""
-    made = await prompts_of(model, asked, list(prompts))
+    made = await prompts_of(model, asked, list(prompts), adapter)
     headers = dict(request.headers)
     deadline = seconds_left(headers, None, model.config.timeout_ms)
     sequences = [model.stream(prompt, deadline, headers) for prompt in made]
@@ -121,6 +147,12 @@ def _usage(before: int, count: int) -> dict[str, int]:
 def _echo(model: GenerativeModel, prompt: str | list[int]) -> str:
     """The text of a prompt, which its answers begin with."""
     return prompt if isinstance(prompt, str) else model.require_text("`echo` needs text").decode(prompt)
+
+
+def _names(model: ServedModel) -> list[str]:
+    """The names by which clients ask for a model, without and with its adapters."""
+    adapters = model.adapters if isinstance(model, GenerativeModel) else ()
+    return [model.name, *(f"{model.name}{_OF_MODEL}{adapter}" for adapter in adapters)]
 
 
 def _described(name: str, created: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from engine_serve.encoder_model import EncoderModel
 from engine_serve.ended_sequences import EndedTables
 from engine_serve.folders import ModelFolder, list_names, read_folder
 from engine_serve.generative_model import GenerativeModel
-from engine_serve.loading import BlobOptions, file_identity, load_network
+from engine_serve.loading import BlobOptions, file_identity, load_adapters, load_network
 from engine_serve.metrics import DeviceClock, Tally
 from engine_serve.model_config import ModelConfig
 from engine_serve.model_text import find_text
@@ -219,7 +219,8 @@ class Repository(ModelRepository):  # type: ignore[misc]
                 return ServedModel(name, number, network, config, self.clock, self.tally, self._most_answer_bytes)
             text = find_text(path, vocabulary_of(network.signature, LOGITS))
             chat = None if text is None else find_chat_template(path)
-            return GenerativeModel(name, number, network, config, self.clock, self.tally, text, chat)
+            adapters = load_adapters(path, config, network)
+            return GenerativeModel(name, number, network, config, self.clock, self.tally, text, chat, adapters)
         except EngineError:
             raise
         except Exception as e:  # an error of a plugin or of the system, which must not affect the other models
