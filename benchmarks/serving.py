@@ -92,7 +92,7 @@ def main() -> int:
         folder, inputs = Path(made), {}
         (folder / "ours").mkdir()
         for model in options.models.split(","):
-            inputs[model] = write(folder, model)
+            inputs[model] = write(folder, model, "device" in names)
         programs = dict.fromkeys((SERVERS[name].program for name in names), folder / "peers")
         if "server.py" in programs:
             programs["server.py"] = folder / "ours"
@@ -111,12 +111,15 @@ def parsed() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def write(folder: Path, name: str) -> dict[str, Any]:
+def write(folder: Path, name: str, with_device: bool) -> dict[str, Any]:
     """Put a model into the repositories; returns random inputs for it."""
     x = Parameter(f32, [1, 4], "x")
     nothing = Model([Result(ops.Identity(x), "y")], [x])
     model = nothing if name == "nothing" else Core().read_model(seeded_network(name).model)
-    for path, device in ((f"ours/{name}", "CPU"), (f"ours/{name}-onnxruntime", "ONNXRUNTIME"), (f"peers/{name}", "")):
+    devices = {f"ours/{name}": "CPU", f"peers/{name}": ""}
+    if with_device:
+        devices[f"ours/{name}-onnxruntime"] = "ONNXRUNTIME"
+    for path, device in devices.items():
         (folder / path).mkdir(parents=True)
         write_model(model, folder / path / "model.onnx")
         if device:

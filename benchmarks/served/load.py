@@ -88,6 +88,7 @@ def talk(address: str, message: bytes, clients: int, seconds: float, server: int
                 if now < end:
                     _send(poll, number, connection, message)
                 else:
+                    poll.unregister(number)  # the server may close it while it is idle
                     busy -= 1
     spent = time.perf_counter() - begin
     used, own_used = cpu_seconds(server) - cpu, time.process_time() - own_cpu
