@@ -7,6 +7,7 @@
 
 #include "kernels/digits_vector.hpp"
 #include "kernels/index.hpp"
+#include "simd/half.hpp"
 #include "simd/partial.hpp"
 
 namespace engine::ENGINE_ISA_NS {
@@ -26,7 +27,6 @@ constexpr int kMaxColumns = kColumnsOfRow;
 constexpr int kF32Columns = 4;
 // Elements of rows of f32 weights that stay in the L1 cache for all rows of x.
 constexpr std::int64_t kF32Part = 1024;
-constexpr std::int64_t kFloatsOfPage = kExpertPage / 4;
 // The rows whose products take as long as reading the weights.
 constexpr std::int64_t kFreeRowsF32 = 16, kFreeRowsCodes = 4;
 const ExpertTraits kTraits = {kVectorBytes};
@@ -151,25 +151,78 @@ void dot_f32(const float* const* x, const float* w, std::int64_t w_step, std::in
     for (int c = 0; c < kColumns; ++c) sums[r * kColumns + c] = reduce_add(acc[r][c]);
 }
 
-// The same for one row of x and one of W, which is read as a stream.
-float dot_stream_f32(const float* x, const float* w, std::int64_t count) {
+// kLanes weights as f32.
+ENGINE_INLINE Vec load_weights(const float* from) {
+  return load(from);
+}
+ENGINE_INLINE Vec load_weights(const Bf16* from) {
+  return load(from);
+}
+ENGINE_INLINE Vec load_weights(const F16* from) {
+#if defined(__F16C__) || defined(__aarch64__)
+  return load(from);
+#else
+  Vec found;  // load is for finite numbers only
+  for (int i = 0; i < kLanes; ++i) found[i] = to_f32(from[i]);
+  return found;
+#endif
+}
+ENGINE_INLINE Vec load_some_weights(const float* from, std::int64_t count) {
+  return load_partial(from, count, zero());
+}
+template <class T>
+ENGINE_INLINE Vec load_some_weights(const T* from, std::int64_t count) {
+  Vec found = zero();
+  for (int i = 0; i < kLanes; ++i)
+    if (i < count) found[i] = to_f32(from[i]);
+  return found;
+}
+
+// The sum for one row of x and one of W, which is read as a stream.
+template <class T>
+float dot_stream(const float* x, const void* row, std::int64_t count) {
   constexpr int kAccumulators = 4;
+  constexpr std::int64_t kOfPage = kExpertPage / static_cast<std::int64_t>(sizeof(T)), kOfLine = 64 / sizeof(T);
+  const T* w = static_cast<const T*>(row);
   Vec acc[kAccumulators] = {};
   std::int64_t i = 0;
   for (; i + kAccumulators * kLanes <= count; i += kAccumulators * kLanes) {
+    const char* at = reinterpret_cast<const char*>(w + i);
+    if (i % kOfPage == 0) __builtin_prefetch(at + kExpertPagesAhead);
 #pragma GCC unroll 4
     for (int a = 0; a < kAccumulators; ++a) {
-      const float* at = w + i + a * kLanes;
-      if (a == 0 && i % kFloatsOfPage == 0) __builtin_prefetch(reinterpret_cast<const char*>(at) + kExpertPagesAhead);
-      if (a * kVectorBytes % 64 == 0) __builtin_prefetch(reinterpret_cast<const char*>(at) + kExpertAhead, 0, 2);
-      acc[a] = fma(load(x + i + a * kLanes), load(at), acc[a]);
+      if (a * kLanes % kOfLine == 0)
+        __builtin_prefetch(at + kExpertAhead + a * kLanes * static_cast<int>(sizeof(T)), 0, 2);
+      acc[a] = fma(load(x + i + a * kLanes), load_weights(w + i + a * kLanes), acc[a]);
     }
   }
   for (; i < count; i += kLanes) {
     const std::int64_t rest = min64(kLanes, count - i);
-    acc[0] = fma(load_partial(x + i, rest, zero()), load_partial(w + i, rest, zero()), acc[0]);
+    acc[0] = fma(load_partial(x + i, rest, zero()), load_some_weights(w + i, rest), acc[0]);
   }
   return reduce_add((acc[0] + acc[1]) + (acc[2] + acc[3]));
+}
+
+using DotStream = float (*)(const float*, const void*, std::int64_t);
+
+DotStream pick_stream(ElementCode weights) {
+  switch (weights) {
+    case ElementCode::kF16:
+      return dot_stream<F16>;
+    case ElementCode::kBF16:
+      return dot_stream<Bf16>;
+    default:
+      return dot_stream<float>;
+  }
+}
+
+template <class T>
+void widen_run(const void* row, std::int64_t begin, std::int64_t end, float* to) {
+  const T* from = static_cast<const T*>(row) + begin;
+  const std::int64_t count = end - begin;
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(to + i, load_weights(from + i));
+  for (; i < count; ++i) to[i] = to_f32(from[i]);
 }
 
 using DotF32 = void (*)(const float* const*, const float*, std::int64_t, std::int64_t, float*);
@@ -198,10 +251,28 @@ DotF32 pick_f32(std::int64_t rows, std::int64_t columns) {
   }
 }
 
+// Rows of f32 weights, `step` elements apart.
+struct Run {
+  const float* w;
+  std::int64_t step;
+};
+
+// Elements [begin, end) of columns of an expert; of a narrower type, in `wide`.
+Run run_of(const ExpertMatmulArgs& args, const Operands& of, std::int64_t row, std::int64_t columns, std::int64_t begin,
+           std::int64_t end, float* wide) {
+  const std::uint8_t* from = of.weights + row * args.row_weights;
+  if (args.weights == ElementCode::kF32) return {reinterpret_cast<const float*>(from) + begin, args.k};
+  for (std::int64_t c = 0; c < columns; ++c)
+    (args.weights == ElementCode::kF16 ? widen_run<F16> : widen_run<Bf16>)(from + c * args.row_weights, begin, end,
+                                                                           wide + c * kF32Part);
+  return {wide, kF32Part};
+}
+
 // Adds the products of elements [begin, end) to y, or writes them if begin is 0.
 void part_f32(const ExpertMatmulArgs& args, const Operands& of, std::int64_t e, std::int64_t column,
               std::int64_t columns, std::int64_t begin, std::int64_t end) {
-  const float* w = reinterpret_cast<const float*>(of.weights) + (e * args.n + column) * args.k + begin;
+  float wide[kF32Columns * kF32Part];
+  const Run run = run_of(args, of, e * args.n + column, columns, begin, end, wide);
   const float* bias = of.bias && begin == 0 ? of.bias + e * args.n + column : nullptr;
   const std::int64_t last = of.offsets[e + 1];
   for (std::int64_t at = of.offsets[e]; at < last; at += kF32Rows) {
@@ -209,7 +280,7 @@ void part_f32(const ExpertMatmulArgs& args, const Operands& of, std::int64_t e, 
     const float* x[kF32Rows];
     for (std::int64_t r = 0; r < count; ++r) x[r] = of.x + x_row(args, of.rows[at + r]) * args.k + begin;
     float sums[kF32Rows * kF32Columns];
-    pick_f32(count, columns)(x, w, args.k, end - begin, sums);
+    pick_f32(count, columns)(x, run.w, run.step, end - begin, sums);
     for (std::int64_t r = 0; r < count; ++r) {
       float* y = of.y + of.rows[at + r] * args.n + column;
       for (std::int64_t c = 0; c < columns; ++c) {
@@ -224,10 +295,11 @@ void part_f32(const ExpertMatmulArgs& args, const Operands& of, std::int64_t e, 
 void row_f32(const ExpertMatmulArgs& args, const Operands& of, std::int64_t e, std::int64_t first, std::int64_t end) {
   const std::int64_t row = of.rows[of.offsets[e]];
   const float* x = of.x + x_row(args, row) * args.k;
-  const float* w = reinterpret_cast<const float*>(of.weights) + e * args.n * args.k;
+  const std::uint8_t* w = of.weights + e * args.n * args.row_weights;
+  const DotStream dot = pick_stream(args.weights);
   for (std::int64_t column = first; column < end; ++column)
     of.y[row * args.n + column] =
-        dot_stream_f32(x, w + column * args.k, args.k) + (of.bias ? of.bias[e * args.n + column] : 0.0f);
+        dot(x, w + column * args.row_weights, args.k) + (of.bias ? of.bias[e * args.n + column] : 0.0f);
 }
 
 void expert_matmul_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
@@ -236,7 +308,8 @@ void expert_matmul_f32(const void* raw_args, void* const* buffers, const KernelC
   for_each_group(args, of, kFreeRowsF32, context, [&](std::int64_t e, std::int64_t first, std::int64_t end) {
     const std::int64_t rows = of.offsets[e + 1] - of.offsets[e];
     if (rows == 1) return row_f32(args, of, e, first, end);
-    const std::int64_t part = rows <= kF32Rows ? max64(args.k, 1) : kF32Part;
+    const bool is_whole = rows <= kF32Rows && args.weights == ElementCode::kF32;
+    const std::int64_t part = is_whole ? max64(args.k, 1) : kF32Part;
     for (std::int64_t column = first; column < end; column += kF32Columns) {
       const std::int64_t columns = min64(kF32Columns, end - column);
       std::int64_t begin = 0;

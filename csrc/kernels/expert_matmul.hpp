@@ -3,8 +3,8 @@
 //   y[t, j, n] = sum_k W[e, n, k] * x[t, j, k] + bias[e, n]        with e = experts[t, j]
 //
 // Weights are read as files have them, so that they may be mapped: a matrix has the columns of a usual product as its
-// rows, [N, K] of f32, or of codes of 4 or 8 bits along K, the first in the low bits, with a scale for each block of a
-// row. Only the matrices of chosen experts are read, each once for all of its rows.
+// rows, [N, K] of f32, f16 or bf16, or of codes of 4 or 8 bits along K, the first in the low bits, with a scale for
+// each block of a row. Only the matrices of chosen experts are read, each once for all of its rows.
 //
 // With codes, activations are multiplied as integers (see gemm_weights.hpp): a row of x is a unit times integers of 24
 // bits (three digits) or of 8 bits (one). The rounding error of an element is at most 2^-23, or 2^-8, of the largest
@@ -12,6 +12,7 @@
 // block.
 #pragma once
 
+#include "kernels/codes.hpp"
 #include "kernels/kernel.hpp"
 
 namespace engine {
@@ -53,7 +54,8 @@ struct ExpertMatmulArgs {
   std::int64_t x_ways;        // rows of a token: one, or one for each expert
   std::int64_t experts, n, k;
   std::int32_t index_bytes;  // 4 or 8
-  std::int32_t bits;         // of a code; 0: f32
+  std::int32_t bits;         // of a code; 0: numbers
+  ElementCode weights;       // without codes: f32, f16 or bf16; the products are computed in f32
   std::int64_t block, blocks;
   std::int64_t scales_ahead;  // scales of the codes that are prefetched
   ExpertBlocks layout;

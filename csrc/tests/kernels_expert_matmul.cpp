@@ -1,11 +1,14 @@
 // Products with the matrices of chosen experts against scalar sums in f64: f32 and codes of 4 and 8 bits, tails of
 // rows, columns and registers, blocks of all layouts, experts without rows and with many, NaN and infinity, wrong
 // indices.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "kernels/expert_matmul.hpp"
+#include "kernels/prepare/codes.hpp"
 #include "kernels_bytes_common.hpp"
+#include "simd/half.hpp"
 
 namespace engine {
 extern const OperationEntry expert_matmul_operations[];
@@ -22,6 +25,7 @@ struct Case {
   bool has_zero_points = false, has_bias = true;
   std::int64_t digits = 3;
   std::int64_t index_bytes = 8;
+  ElementCode weights = ElementCode::kF32;
 };
 
 struct Inputs {
@@ -36,12 +40,34 @@ std::int64_t blocks_of(const Case& c) {
   return (c.k + block_of(c) - 1) / block_of(c);
 }
 
+template <class T>
+std::vector<T> narrow(const std::vector<float>& values, T (*rounded)(float)) {
+  std::vector<T> found(values.size());
+  std::transform(values.begin(), values.end(), found.begin(), rounded);
+  return found;
+}
+
+template <class T>
+std::vector<float> widened(const std::vector<T>& values) {
+  std::vector<float> found;
+  for (const T value : values) found.push_back(to_f32(value));
+  return found;
+}
+
+ByteVector bytes_of_numbers(const Case& c, const std::vector<float>& numbers) {
+  if (c.weights == ElementCode::kF16) return bytes_of_values(narrow<F16>(numbers, round_to_f16));
+  if (c.weights == ElementCode::kBF16) return bytes_of_values(narrow<Bf16>(numbers, to_bf16));
+  return bytes_of_values(numbers);
+}
+
 Inputs random_inputs(const Case& c, std::uint32_t seed) {
   Inputs in;
   Dice dice(seed);
   in.x = random_floats(static_cast<std::size_t>(c.tokens * c.x_ways * c.k), seed);
   for (std::int64_t i = 0; i < c.tokens * c.ways; ++i) in.indices.push_back(dice.roll(2 * c.experts) - c.experts);
   if (c.bits == 0) in.numbers = random_floats(static_cast<std::size_t>(c.experts * c.n * c.k), seed + 1);
+  if (c.weights == ElementCode::kF16) in.numbers = widened(narrow<F16>(in.numbers, round_to_f16));
+  if (c.weights == ElementCode::kBF16) in.numbers = widened(narrow<Bf16>(in.numbers, to_bf16));
   const std::int64_t range = std::int64_t{1} << c.bits, blocks = c.experts * c.n * blocks_of(c);
   for (std::int64_t i = 0; c.bits > 0 && i < c.experts * c.n * c.k; ++i) in.codes.push_back(dice.roll(range));
   for (std::int64_t i = 0; c.bits > 0 && i < blocks; ++i) {
@@ -75,6 +101,7 @@ AttributeMap attributes(const Case& c) {
   AttributeMap found{{"tokens", c.tokens}, {"ways", c.ways}, {"x_ways", c.x_ways},           {"experts", c.experts},
                      {"n", c.n},           {"k", c.k},       {"index_bytes", c.index_bytes}, {"bits", c.bits}};
   found["bias"] = std::int64_t{c.has_bias};
+  if (c.weights != ElementCode::kF32) found["weights"] = std::string(name_of(c.weights));
   if (c.bits > 0) {
     found["zero_points"] = std::int64_t{c.has_zero_points};
     found["digits"] = c.digits;
@@ -88,7 +115,7 @@ Fault run(const Target& target, const Case& c, const Inputs& in, std::vector<flo
   inputs.push_back(c.index_bytes == 8
                        ? bytes_of_values(in.indices)
                        : bytes_of_values(std::vector<std::int32_t>(in.indices.begin(), in.indices.end())));
-  inputs.push_back(c.bits == 0 ? bytes_of_values(in.numbers) : packed(in.codes, c.k, c.bits));
+  inputs.push_back(c.bits == 0 ? bytes_of_numbers(c, in.numbers) : packed(in.codes, c.k, c.bits));
   if (c.bits > 0) inputs.push_back(bytes_of_values(in.scales));
   if (c.has_zero_points) inputs.push_back(packed(in.zero_points, blocks_of(c), c.bits));
   if (c.has_bias) inputs.push_back(bytes_of_values(in.bias));
@@ -133,6 +160,39 @@ void multiplies_numbers(const Target& target) {
   narrow.index_bytes = 4;
   narrow.has_bias = false;
   check(target, narrow);
+}
+
+void multiplies_narrow_numbers(const Target& target) {
+  for (const ElementCode weights : {ElementCode::kF16, ElementCode::kBF16}) {
+    const auto with = [&](Case c) {
+      c.weights = weights;
+      check(target, c);
+    };
+    for (const std::int64_t k : {0, 1, 7, 16, 33, 100})
+      for (const std::int64_t n : {1, 3, 16, 37}) with({3, 2, 1, 5, n, k});
+    with({40, 3, 3, 4, 21, 1100});
+    with({2, 1, 1, 9, 5, 2100});
+  }
+}
+
+void keeps_infinite_weights(const Target& target) {
+  for (const ElementCode weights : {ElementCode::kF16, ElementCode::kBF16})
+    for (const std::int64_t tokens : {1, 3}) {
+      Case c = {tokens, 1, 1, 1, 5, 100};
+      c.weights = weights;
+      Inputs in = random_inputs(c, 5);
+      in.numbers[3] = INFINITY;
+      in.numbers[100 + 97] = -INFINITY;
+      in.numbers[200 + 50] = std::numeric_limits<float>::quiet_NaN();
+      std::vector<float> y;
+      run(target, c, in, y);
+      const std::vector<float> expected = wanted(c, in);
+      for (std::size_t i = 0; i < y.size(); ++i)
+        expect(std::isnan(expected[i])   ? std::isnan(y[i])
+               : std::isinf(expected[i]) ? y[i] == expected[i]
+                                         : std::isfinite(y[i]),
+               "element " + std::to_string(i));
+    }
 }
 
 void multiplies_codes(const Target& target) {
@@ -185,7 +245,7 @@ void reports_wrong_indices(const Target& target) {
   std::vector<float> y;
   const Fault fault = run(target, c, in, y);
   expect(fault.found && is_no_expert(fault.index) && fault.index - kNoExpert == 1, "the first row without experts");
-  expect(!is_no_expert(-5) && !is_no_expert(std::int64_t{-1} << 62), "an index");
+  expect(!is_no_expert(-5) && !is_no_expert(-(std::int64_t{1} << 62)), "an index");
 }
 
 void refuses_wrong_attributes(const Target& target) {
@@ -206,6 +266,8 @@ void refuses_wrong_attributes(const Target& target) {
 
 int main() {
   return run_cases({{"multiplies numbers", multiplies_numbers},
+                    {"multiplies narrow numbers", multiplies_narrow_numbers},
+                    {"keeps infinite weights", keeps_infinite_weights},
                     {"multiplies codes", multiplies_codes},
                     {"rounds to one digit", rounds_to_one_digit},
                     {"keeps NaN and infinity", keeps_nan_and_infinity},

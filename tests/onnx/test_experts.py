@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -17,10 +18,11 @@ from onnx import helper, numpy_helper
 
 from engine import Core
 from engine.errors import EngineError, InputError, ModelError, UnsupportedError
+from engine.ir import Constant, ElementType, Model, Parameter, i64
 from engine.onnx import model_to_proto, read_model
 from engine.onnx.contrib import DOMAIN
 from engine.ops.evaluator import ModelEvaluator
-from engine.ops.internal import as_onnx
+from engine.ops.internal import ExpertMatMul, as_onnx
 from engine.passes import compress_weights
 
 Array = NDArray[Any]
@@ -235,10 +237,28 @@ def test_a_batch_of_sequences_without_biases(bits: int, device: str) -> None:
     check(mixture, device)
 
 
+@DEVICES
 @pytest.mark.parametrize("bits", [0, 4])
-def test_f16(bits: int) -> None:
+def test_f16(bits: int, device: str) -> None:
     """onnxruntime rounds each product to f16: a sum of 64 terms, and one of 32, whose rounding errors add up."""
-    check(Mixture("silu", bits=bits, dtype=np.float16), tolerance=5e-3)
+    check(Mixture("silu", bits=bits, dtype=np.float16), device, tolerance=5e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("tokens", [1, 40])
+def test_weights_of_narrow_types_are_widened_as_they_are_read(dtype: Any, tokens: int) -> None:
+    """All sums of f32, and only their last results are rounded."""
+    random = np.random.default_rng(tokens)
+    weights = (random.standard_normal((3, 37, 1100)) / 32).astype(dtype)
+    rows = random.standard_normal((tokens, 1, 1100)).astype(dtype)
+    chosen = random.integers(0, 3, (tokens, 2))
+    x = Parameter(ElementType.from_numpy(rows.dtype), [tokens, 1, 1100], "x")
+    experts = Parameter(i64, [tokens, 2], "experts")
+    model = Model([ExpertMatMul(x, experts, Constant(weights))], [x, experts])
+    (found,) = Core().compile_model(model, "CPU")([rows, chosen]).values()
+    expected = np.einsum("tjnk,tk->tjn", weights[chosen].astype(np.float64), rows[:, 0].astype(np.float64))
+    limit = 2.0**-11 if dtype is np.float16 else 2.0**-8
+    np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=limit, atol=1e-4)
 
 
 @DEVICES

@@ -1,12 +1,14 @@
 // expert_matmul: x, experts, W, [scales], [zero points], [bias] -> y. Attributes:
 //
 //   tokens, ways, x_ways, experts, n, k, index_bytes: see expert_matmul.hpp
+//   weights ("f32"): the type of numbers, "f32", "f16" or "bf16"
 //   bits (0), block (k), digits (3): of codes; block is a multiple of 8 with 4 bits, and of 4 with 8 bits, unless it is
 //   k zero_points, bias (0): whether the operand is present
 #include "kernels/expert_matmul.hpp"
 
 #include <algorithm>
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels/prepare/movement_request.hpp"
 
 namespace engine {
@@ -75,7 +77,12 @@ PreparedStep prepare_expert_matmul(const StepRequest& request) {
   args.bits = static_cast<std::int32_t>(attributes.integer_or("bits", 0, 8, 0));
   if (args.bits != 0 && args.bits != 4 && args.bits != 8) throw PlanError("attribute \"bits\" must be 0, 4 or 8");
   args.has_bias = attributes.flag("bias");
-  args.row_weights = args.k * 4;
+  args.weights = ElementCode::kF32;
+  if (args.bits == 0 && attributes.has("weights")) {
+    args.weights =
+        read_code<ElementCode>(attributes, "weights", {ElementCode::kF32, ElementCode::kF16, ElementCode::kBF16});
+  }
+  args.row_weights = args.k * element_bytes(args.weights);
   if (args.bits != 0) read_codes(request, args);
   const std::int64_t rows = bytes_of({args.tokens, args.ways}, 1);
   args.y_at = 3 + (args.bits != 0) + args.has_zero_points + args.has_bias;

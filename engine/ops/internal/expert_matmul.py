@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import ModelError
-from engine.ir import Constant, Dimension, Node, Output, OutputLike, PartialShape, TensorType, ValueType
+from engine.ir import Constant, Dimension, Node, Output, OutputLike, PartialShape, TensorType, ValueType, f32, u8
+from engine.ir.element_type import bf16, f16
 from engine.ops.cost import operations, size_of
 from engine.ops.create import create
 from engine.ops.internal.definition import define, padded
@@ -24,6 +25,8 @@ _WEIGHTS: Final = [f"tensor({name})" for name in ("float", "float16", "bfloat16"
 _SCALES: Final = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"]
 _INDICES: Final = ["tensor(int64)", "tensor(int32)"]
 
+NARROW: Final = frozenset({f16, bf16})
+"""The types of weights that are widened as they are read."""
 NO_EXPERT: Final = -(1 << 63)
 """The index of an expert that was not chosen, as the router's values are NaN; kNoExpert in csrc is the same."""
 
@@ -46,8 +49,8 @@ def ExpertMatMul(  # noqa: N802 - constructors of operators are called as the op
         x: [T, k, K], or [T, 1, K] for the same row for all experts of a token.
         experts: [T, k], indices of experts, i64 or i32; negative ones count from the end. `NO_EXPERT` fails the
             inference, with an error that names the node and the row: a router's values are NaN.
-        weights: [E, N, K] of the type of x; or, with `bits`, u8 [E, N, K * bits / 8], in which each row has its codes
-            one after another, the first in the low bits.
+        weights: [E, N, K] of the type of x, or of f16 or bf16 for x of f32; or, with `bits`, u8 [E, N, K * bits / 8],
+            in which each row has its codes one after another, the first in the low bits.
         scale: [E, N, blocks], for weights that are codes; converted to the type of x.
         zero_point: u8 [E, N, ceil(blocks * bits / 8)], packed as the weights are; the middle of the range if omitted.
         bias: [E, N].
@@ -142,8 +145,9 @@ def _infer(node: Node) -> Sequence[ValueType] | None:
 
 def _check_operands(spec: ExpertMatMulSpec) -> None:
     node, weights, bits = spec.node, spec.weights, spec.bits
-    if bool(bits) != (weights.element_type.name == "u8") or (not bits and weights.element_type != spec.x.element_type):
-        expected = "u8" if bits else str(spec.x.element_type)
+    numbers = {spec.x.element_type} | (NARROW if spec.x.element_type is f32 else set())
+    if weights.element_type not in ({u8} if bits else numbers):
+        expected = "u8" if bits else " or ".join(sorted(map(str, numbers)))
         fail(node, f"the weights are {weights.element_type}; expected {expected} with bits = {bits}")
     if bool(bits) != (spec.scale is not None) or (not bits and spec.zero_point is not None):
         fail(node, f"bits is {bits}; expected 4 or 8 with a scale, and 0 without a scale and a zero point")
@@ -182,6 +186,8 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     if spec.bits:
         assert scale is not None
         matrix = _dequantized(spec, x, matrix, chosen(scale), zero_point and chosen(zero_point))
+    elif weights.element_type != x.element_type:
+        matrix = create("CastLike", [matrix, x]).output(0)
     columns = create("Unsqueeze", [x, _i64s(-1)]).output(0)
     value = create("Squeeze", [create("MatMul", [matrix, columns]).output(0), _i64s(-1)]).output(0)
     return [value if bias is None else create("Add", [value, chosen(bias)]).output(0)]

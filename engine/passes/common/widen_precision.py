@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorType, ValueType, f32
 from engine.ir.element_type import bf16, f16
 from engine.ops import find_op
+from engine.ops.internal import INTERNAL_DOMAIN
 from engine.passes.base import ModelPass
 from engine.passes.common.precision_rules import moves
 from engine.passes.type_conversion import TypeConversion
 
 NARROW: Final = frozenset({f16, bf16})
+_STORED: Final = {(INTERNAL_DOMAIN, "ExpertMatMul"): 2}
+"""An input of an operator that kernels widen as they read it: so constants of a mapped file stay there."""
 
 
 class WidenPrecision(ModelPass):
@@ -75,7 +78,10 @@ class _Widening(TypeConversion):
         if op is None or not op.inputs:
             return set()
         found = {i for i, value in enumerate(node.input_values) if value in self.changed or self.is_source(value)}
-        return found if all(f32 in op.input_port(index).elements for index in found) else set()
+        if not all(f32 in op.input_port(index).elements for index in found):
+            return set()
+        stored = _STORED.get((node.domain, node.op_type))
+        return {index for index in found if index != stored or node.input_value(index) in self.changed}
 
     def constant(self, constant: Constant) -> Constant:
         value_type = constant.output(0).type

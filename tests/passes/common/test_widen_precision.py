@@ -14,6 +14,7 @@ from engine import ops
 from engine.ir import Constant, Model, Node, Parameter, Result, f32
 from engine.ir.element_type import ElementType, bf16, boolean, f16, i64
 from engine.ops import evaluate_model
+from engine.ops.internal import ExpertMatMul, as_onnx
 from engine.passes import Manager
 from engine.passes.common.widen_precision import WidenPrecision
 
@@ -118,3 +119,19 @@ def test_elements_of_sequences_keep_their_type() -> None:
     assert model.outputs[0].element_type is f16
     (found,) = evaluate_model(model, [np.ones(4, np.float16), np.array(0)])
     np.testing.assert_array_equal(found, WEIGHTS[0, :4].astype(np.float16))
+
+
+@pytest.mark.parametrize("element_type", [f16, bf16], ids=str)
+def test_weights_of_experts_stay_as_they_are_stored(element_type: ElementType) -> None:
+    """Otherwise the memory would hold all experts, twice as large, where a file can hold them."""
+    x, experts = Parameter(element_type, [2, 1, 8], "x"), Parameter(i64, [2, 1], "experts")
+    weights, bias = const(np.stack([WEIGHTS, 2 * WEIGHTS]), element_type), const(np.ones((2, 8)), element_type)
+    model = Model([ExpertMatMul(x, experts, weights, bias=bias)], [x, experts])
+    made = widened(model)
+    (product,) = (node for node in made.ordered_nodes() if node.op_type == "ExpertMatMul")
+    types = [value.element_type for value in product.input_values if value is not None]
+    assert types == [f32, i64, element_type, f32]
+    inputs = [np.ones((2, 1, 8), element_type.numpy), np.array([[1], [0]])]
+    (expected,), (found,), (decomposed,) = (evaluate_model(each, inputs) for each in (model, made, as_onnx(made)))
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(decomposed, expected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.ir.element_type import i32, i64, u8
+from engine.ir.element_type import bf16, f16, f32, i32, i64, u8
 from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.ops.internal import INTERNAL_DOMAIN, ExpertMatMulSpec
 from engine_cpu.layout import item_size
@@ -19,14 +19,13 @@ _LANE_BITS: Final = 32
 
 @lowers("ExpertMatMul", domain=INTERNAL_DOMAIN, spec=ExpertMatMulSpec)
 class ExpertMatMulLowering(OpLowering[ExpertMatMulSpec]):
-    """Products in f32 with numbers, or with codes of 4 and 8 bits in blocks."""
+    """Products in f32 with numbers of f32, f16 and bf16, or with codes of 4 and 8 bits in blocks."""
 
     def check(self, spec: ExpertMatMulSpec) -> Refusal | None:
-        reals = [spec.x, spec.scale, spec.bias, spec.output(), None if spec.bits else spec.weights]
-        codes = [spec.weights if spec.bits else None, spec.zero_point]
         return first_refusal(
-            check_types(reals, F32),
-            check_types(codes, {u8}),
+            check_types([spec.x, spec.scale, spec.bias, spec.output()], F32),
+            check_types([spec.weights], {u8} if spec.bits else {f32, f16, bf16}),
+            check_types([spec.zero_point], {u8}),
             check_types([spec.experts], {i32, i64}),
             _check_block(spec),
         )
@@ -35,10 +34,12 @@ class ExpertMatMulLowering(OpLowering[ExpertMatMulSpec]):
         tokens, x_ways, columns = b.shape(spec.x)
         experts, rows, _ = b.shape(spec.weights)
         given = [spec.x, spec.experts, spec.weights, spec.scale, spec.zero_point, spec.bias]
-        attributes = {"bits": spec.bits}
+        attributes: dict[str, int | str] = {"bits": spec.bits}
         if spec.bits:
             attributes |= {"block": spec.block(columns), "zero_points": int(spec.zero_point is not None)}
             attributes["digits"] = 1 if spec.accuracy_level == _INT8_ACTIVATIONS else 3
+        elif spec.weights.element_type is not f32:
+            attributes["weights"] = spec.weights.element_type.name
         b.step(
             spec.node,
             "expert_matmul",
