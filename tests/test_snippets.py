@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,6 +56,12 @@ def vectors(_: Namespace) -> None:
     x = Parameter(f32, ["N", 144], "x")
     weights = Constant(np.random.default_rng(0).standard_normal((144, 128)).astype(np.float32))
     write_model(Model([Result(ops.MatMul(x, weights), "y")], [x], name="scorer"), "model.onnx")
+
+
+def vectors_and_decoder(namespace: Namespace) -> None:
+    """Write `model.onnx`, and `decoder.onnx`, a language model of two layers."""
+    vectors(namespace)
+    shutil.copy(ROOT / "tests" / "fixtures" / "decoders" / "llama.dynamo23.onnx", "decoder.onnx")
 
 
 def classifier_and_detector(_: Namespace) -> None:
@@ -154,7 +161,7 @@ RUN = {
     "docs/exporters.md": Document(0, 1),
     "docs/blobs.md": Document(9, 1, prepare=small_model),
     "docs/runtime.md": Document(2, 2, prepare=small_model),
-    "docs/scaling.md": Document(4, 2, prepare=vectors, packages=("ray", "pyarrow"), install="engine-ray"),
+    "docs/scaling.md": Document(9, 3, prepare=vectors_and_decoder, packages=("ray", "pyarrow"), install="engine-ray"),
     "docs/security.md": Document(6, 1, prepare=compiled),
     "docs/conformance.md": Document(1, 1),
     "docs/performance.md": Document(0, 5),
