@@ -71,7 +71,7 @@ def test_a_constraint_is_of_one_sequence(llama: Any, sampling: Sampling | None) 
 
 def test_a_complete_sequence_ends(llama: Any) -> None:
     with Scheduler(llama, 4) as scheduler:
-        for options, count, expected, is_complete in (
+        for options, count, expected, is_stopped in (
             ({"constraint": Only([1], [9], end=9)}, 9, [1, 9], True),
             ({"constraint": Only([1], [9], end=9)}, 2, [1, 9], True),
             ({"constraint": Only([1], [9], end=1)}, 9, [1], True),
@@ -79,7 +79,7 @@ def test_a_complete_sequence_ends(llama: Any) -> None:
             ({"constraint": Only([1], [9]), "stop_tokens": [9]}, 3, [1, 9], True),
         ):
             stream = scheduler.submit([2, 5], count, **options)
-            assert (stream.result(), stream.is_complete) == (expected, is_complete)
+            assert (stream.result(), stream.is_stopped) == (expected, is_stopped)
 
 
 def test_an_error_of_a_constraint_ends_its_sequence_only(llama: Any) -> None:

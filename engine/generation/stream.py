@@ -48,7 +48,7 @@ class Stream:
         self._top = top
         self.random = np.random.default_rng(None if sampling.seed is None else [sampling.seed, 0])
         self.is_cancelled = False
-        self.is_complete = False
+        self.is_stopped = False
         """Whether it has ended by a stop token or its constraint, and not only because it has `max_tokens`."""
         self.computed = 0
         """How many tokens the variables have."""
@@ -92,7 +92,7 @@ class Stream:
     @property
     def has_last_token(self) -> bool:
         """Whether no token follows."""
-        return self.is_complete or len(self.tokens) == self.max_tokens
+        return self.is_stopped or len(self.tokens) == self.max_tokens
 
     def choice(self) -> Choice:
         """How the next tokens are chosen, without changing what the stream has."""
@@ -115,7 +115,7 @@ class Stream:
             found = chosen_tokens(proposed[0], logits, proposed[1], self.stop_tokens)
             chosen, self.random = [token for token, _ in found], found[-1][1]
         last = chosen[-1]
-        is_complete = (self.constraint is not None and self.constraint.add(last)) or last in self.stop_tokens
+        is_stopped = (self.constraint is not None and self.constraint.add(last)) or last in self.stop_tokens
         likely = []
         if self._top is not None:
             likely = [log_probabilities(row, token, self._top) for row, token in zip(logits, chosen, strict=False)]
@@ -126,7 +126,7 @@ class Stream:
         with self._lock:
             self.log_probabilities += likely
             self.tokens += chosen
-            self.is_complete = is_complete
+            self.is_stopped = is_stopped
             self._changed.notify_all()
         return len(chosen)
 

@@ -66,7 +66,7 @@ from engine_serve.served_model import ServedModel
 
 device = threading.Event()
 class Stream:
-    tokens, is_complete = [], True
+    tokens, is_stopped = [], True
     def __iter__(self):
         return self
     def __next__(self):

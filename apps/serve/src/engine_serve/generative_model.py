@@ -331,7 +331,7 @@ class GenerativeModel(ServedModel):
                 if text is not None and text.is_stopped:
                     break
             rest = "" if text is None else text.end()
-            is_stopped = stream.is_complete if text is None else stream.is_complete or text.is_stopped
+            is_stopped = stream.is_stopped if text is None else stream.is_stopped or text.is_stopped
             yield Piece(None, rest, "stop" if is_stopped else "length")
         finally:
             stream.cancel()
