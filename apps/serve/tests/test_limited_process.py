@@ -50,11 +50,11 @@ def test_a_process_that_has_ended_is_started_again() -> None:
         with pytest.raises(UnsupportedError, match=r"it took more than 0\.3 s of CPU time, and was stopped"):
             reply(90_000)
     assert reply(2) == {"text": "done"}
-    assert process._process is not None
-    os.kill(process._process.pid, signal.SIGKILL)
-    process._process.wait()
+    (child,) = process._running
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
     assert reply(3) == {"text": "done"}
-    pid = process._process.pid
+    pid = process._running[0].pid
     process.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -65,8 +65,7 @@ def test_a_process_without_its_server_ends() -> None:
     pytest.importorskip("jinja2")
     process = made("done")
     process.reply({"name": "a", "values": {}})
-    child = process._process
-    assert child is not None
+    (child,) = process._running
     assert child.stdin is not None
     child.stdin.close()  # as the system does at the end of the server
     assert child.wait(20) == 0

@@ -8,11 +8,15 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+from engine_serve.model_text import find_text
+from engine_serve.structured_output import Grammars
 from engine_serve.tool_calls import Call, HermesCalls
 
 from apps.serve.tests.conftest import Running, running
-from apps.serve.tests.test_openai import CONFIG, EXPECTED, FIXTURES, openai
+from apps.serve.tests.test_openai import CONFIG, END, EXPECTED, FIXTURES, openai
+from engine.errors import InputError
 
 pytest.importorskip("llguidance")
 MESSAGES = [{"role": "user", "content": "How fast is the fox?"}]
@@ -321,6 +325,24 @@ def test_tools_that_are_refused(client: Any, options: dict[str, Any], said: str)
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="chat", messages=MESSAGES, **options)
     assert said in caught.value.body["message"]
+
+
+@pytest.mark.parametrize("size", [300, 299, 302, 350, 1000])
+def test_vocabularies_that_are_padded(size: int) -> None:
+    """A model may have logits of more tokens than its tokenizer has; none of these is chosen."""
+    text = find_text(FIXTURES / "chat" / "model.onnx", None)
+    assert text is not None
+    constraint = Grammars("m", text, [END, 999]).constraint({"type": "integer"}, "it")()
+    logits = np.arange(size, dtype=np.float32)
+    before = logits.copy()
+    found = constraint.allowed(logits)
+    assert np.array_equal(logits, before)
+    allowed = np.flatnonzero(found > -np.inf)
+    assert {text.bytes_of(int(token)) for token in allowed} == {b"-", *(b"%d" % digit for digit in range(10))}
+    assert np.array_equal(found[allowed], logits[allowed])
+    assert not constraint.add(int(allowed[-1]))
+    with pytest.raises(InputError, match="it cannot be followed any more"):
+        constraint.add(int(np.flatnonzero(np.isinf(found))[7]))
 
 
 def test_a_model_without_stop_tokens(client: Any) -> None:

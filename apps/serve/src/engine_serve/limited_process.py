@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,8 +24,8 @@ _WALL_SECONDS: Final = 60
 class LimitedProcess:
     """A program (`limited_program`) that answers requests one after another. Thread-safe.
 
-    It runs from the first request on until `close`. If it exceeds its limits it is ended, and the next request starts
-    it again.
+    It runs from the first request on until `close`, or the end of this process. If it exceeds its limits it is ended,
+    and the next request starts it again.
 
     Args:
         module: the program.
@@ -40,20 +41,21 @@ class LimitedProcess:
         self._module, self._begin, self._what = module, begin, what
         self._cpu_seconds, self._memory_bytes = cpu_seconds, memory_bytes
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._running: list[subprocess.Popen[bytes]] = []
+        """The process, if there is one."""
         self._is_closed = False
+        weakref.finalize(self, _end_all, self._running, os.getpid())
 
     def reply(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to a request. Blocks. Raises `UnsupportedError` if a limit is exceeded, or after `close`."""
         with self._lock:
             if self._is_closed:
                 raise UnsupportedError("the model was replaced or unloaded; send the request again")
-            process = self._process
-            if process is not None and process.poll() is not None:
-                _end(process)
-                process = None
-            if process is None:
-                process = self._process = self._started()
+            if self._running and self._running[0].poll() is not None:
+                _end(self._running.pop())
+            if not self._running:
+                self._running.append(self._started())
+            process = self._running[0]
             reply = _exchanged(process, asked)
         if reply is None:
             raise UnsupportedError(f"{self._what} {self._why(process)}")
@@ -62,13 +64,11 @@ class LimitedProcess:
     def close(self) -> None:
         """End the process; a request in progress ends with an error. Further calls have no effect."""
         self._is_closed = True
-        process = self._process
-        if process is None:
-            return
-        process.kill()
+        for process in list(self._running):
+            process.kill()
         if self._lock.acquire(blocking=False):  # otherwise, the thread that reads finds that the process has ended
             try:
-                _end(process)
+                _end_all(self._running, os.getpid())
             finally:
                 self._lock.release()
 
@@ -124,6 +124,12 @@ def _line(process: subprocess.Popen[bytes]) -> bytes:
             break
         found += part
     return bytes(found)
+
+
+def _end_all(running: list[subprocess.Popen[bytes]], pid: int) -> None:
+    """End processes that the process `pid` has started, if it is this one, and not a fork of it."""
+    while running and os.getpid() == pid:
+        _end(running.pop())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -127,9 +127,9 @@ class GrammarConstraint:
         """The logits with minus infinity for other tokens. Raises `InputError` if the grammar is too complex."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
-        mask = np.unpackbits(bits, bitorder="little")[: logits.size].astype(bool)
-        found = np.full_like(logits, -np.inf)
-        found[: mask.size][mask] = logits[: mask.size][mask]
+        mask = np.unpackbits(bits, bitorder="little", count=min(logits.size, 8 * bits.size)).view(bool)
+        found = np.full_like(logits, -np.inf)  # also for tokens that the tokenizer lacks, which pad a vocabulary
+        np.copyto(found[: mask.size], logits[: mask.size], where=mask)
         return found
 
     def add(self, token: int) -> bool:
