@@ -576,9 +576,9 @@ class Scheduler(Participant):
                 group.request.rewind_each(back)
         except Exception as e:  # such as no memory for a copy: it is not known which positions are right
             for stream in kept:
-                if stream.is_complete:
+                if stream.has_last_token:
                     stream.end(None)
-                self._leave(stream, None if stream.is_complete else self._typed(e))
+                self._leave(stream, None if stream.has_last_token else self._typed(e))
             return
         group.columns += longest
         for stream, count in kept.items():
