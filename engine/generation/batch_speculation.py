@@ -104,7 +104,7 @@ class BatchSpeculation:
         known = len(draft.tokens[0]) if draft.tokens else 0
         draft.append(stream.prompt[known : known + count])
         try:
-            draft.logits()
+            completed(draft.computed_logits())
         except EngineError:
             self.refuse([stream])
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engine.generation.generator import Generator
-from engine.generation.speculation import Acceptance
+from engine.generation.speculation import Acceptance, DraftGenerator
 from engine.startup import dataclass
 
 
@@ -18,7 +17,7 @@ class Proposer:
     """
 
     acceptance: Acceptance
-    draft: Generator | None = None
+    draft: DraftGenerator | None = None
     room: int | None = None
     refused: int = 0
     """How often a single token was refused since one was accepted."""
