@@ -103,7 +103,7 @@ class EncoderModel(ServedModel):
         finally:
             self._clock.end(self.device)
             times.ended = time.perf_counter()
-            self._measure(times, end)
+            self._series.measure(end, times)
 
     async def _computed(self, sequences: Sequence[Encoded], deadline: float | None, times: Times) -> Array:
         """Computed in groups of similar lengths, so that little is computed for padding."""
