@@ -91,7 +91,7 @@ class Programs:
     def prepare(self, shapes: Shapes) -> None:
         """Build what inputs of these shapes need, and if possible those of other numbers of tokens and sequences."""
         vector = self.lengths.vector(shapes) if self.lengths.is_complete else None
-        if vector is not None and not self.why_none and self.lengths.has_past:
+        if vector is not None and not self.why_none and self._prepared.graph.variables:
             if self._known(vector, may_assume=True) is not None:
                 return
             pattern = pattern_of_sequences(vector, self.lengths.sequences)
