@@ -113,7 +113,8 @@ def _judged(answer: bytes, request: bytes) -> str:
     if len(answer) > 3000 and status != 200:
         raise Finding("a long message", f"{len(answer)} bytes: {answer[:600]!r}")
     if status == 400 and body.startswith(b"{"):
-        kind = str(json.loads(body[: int(_header(head, b"content-length") or len(body))])["error"]).partition(":")[0]
+        error = json.loads(body[: int(_header(head, b"content-length") or len(body))])["error"]
+        kind = str(error["message"] if isinstance(error, dict) else error).partition(":")[0]  # an object for OpenAI
         if not hasattr(engine.errors, kind):
             raise Finding("an error without a class", repr(body[:500]))
         return f"400 {kind}"
