@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from engine.errors import InputError, UnsupportedError
 from engine.generation import TextStream, read_tokenizer
-from engine_serve.tensors import is_unicode
+from engine_serve.unicode import is_unicode
 
 _BYTE: Final = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.errors import InputError, UnsupportedError
 from engine.generation import Adapter
 from engine_serve.generation_parameters import number_of, truth_of
-from engine_serve.generative_model import GenerativeModel, Prompt
+
+if TYPE_CHECKING:  # KServe, which this module needs for nothing else
+    from engine_serve.generative_model import GenerativeModel, Prompt
 
 _MAX_CHOICES: Final = 128
 _MAX_TOP: Final = 20

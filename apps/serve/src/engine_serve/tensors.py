@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from engine.errors import InputError, RepositoryError, TooLargeError
 from engine.plugin_api import Port
+from engine_serve.unicode import is_unicode
 
 Array = NDArray[Any]
 
@@ -149,15 +150,6 @@ def _texts(name: str, values: Array) -> Array:
     found = np.empty(len(texts), object)
     found[:] = texts
     return found
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a text has characters only; JSON can also contain halves of surrogate pairs, which cannot be encoded."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def bytes_of(arrays: Mapping[str, Array]) -> int:
