@@ -59,7 +59,7 @@ from engine_serve.packages import require_packages
 require_packages()
 from engine_serve import generative_model
 from engine_serve.generative_model import GenerativeModel, Prompt
-from engine_serve.metrics import DeviceClock, Tally
+from engine_serve.metrics import DeviceClock, ModelSeries, Tally
 from engine_serve.model_config import Generation, ModelConfig
 from engine_serve.refusals import Refused
 from engine_serve.served_model import ServedModel
@@ -85,6 +85,7 @@ class Scheduler:
 def init(self, name, version, network, config, clock, tally):
     self.name, self.version, self.config, self.device = name, "1", config, "CPU"
     self._clock, self._tally = clock, tally
+    self._series = ModelSeries(name, "1")
 ServedModel.__init__, generative_model.Scheduler = init, Scheduler
 config = ModelConfig(queue_size=1, generation=Generation(slots=1))
 model = GenerativeModel("m", 1, Network(), config, DeviceClock(), Tally())
@@ -129,7 +130,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from engine.errors import InputError
 from engine_serve import generative_model, tracing
 from engine_serve.generative_model import GenerativeModel, Prompt
-from engine_serve.metrics import DeviceClock, Tally
+from engine_serve.metrics import DeviceClock, ModelSeries, Tally
 from engine_serve.model_config import Generation, ModelConfig
 from engine_serve.refusals import Refused
 from engine_serve.served_model import ServedModel
@@ -145,6 +146,7 @@ class Scheduler:
 def init(self, name, version, network, config, clock, tally):
     self.name, self.version, self.config, self.device = name, "1", config, "CPU"
     self._clock, self._tally = clock, tally
+    self._series = ModelSeries(name, "1")
 ServedModel.__init__, generative_model.Scheduler = init, Scheduler
 provider, exporter = TracerProvider(), InMemorySpanExporter()
 provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -155,6 +155,7 @@ def test_requests_run_in_full_batches(core: Core, watched: Watched) -> None:
         np.testing.assert_allclose(request.results["y"], x @ weight_of(proto), rtol=1e-5, atol=1e-6)
     assert watched.lengths == [4, 4]
     assert statistics(network) == {"full": 2, "partial": 0, "repeated": 0, "requests": 8}
+    assert {size: count for size, (count, _) in network.get_metric("BATCH_RUNS").items()} == {"4": 2}
     assert network.get_metric("MAX_BATCH_SIZE") == 4
     assert network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") >= 4
     assert network.get_metric("EXECUTION_DEVICES") == ("WATCHED",)
@@ -299,6 +300,9 @@ def test_only_the_request_that_is_to_blame_fails(core: Core, watched: Watched) -
         np.testing.assert_allclose(request.results["y"], x @ weight_of(proto), rtol=1e-5, atol=1e-6)
     assert watched.lengths == [4, 1, 1, 1, 1]
     assert statistics(network)["repeated"] == 1
+    ((size, (count, nanoseconds)),) = network.get_metric("BATCH_RUNS").items()
+    assert (size, count) == ("1", 3)  # neither the batch that failed, nor the request
+    assert nanoseconds > 0
 
 
 @pytest.mark.parametrize(("timeout", "count"), [(LONG, 2), (5, 1)], ids=["full", "partial"])

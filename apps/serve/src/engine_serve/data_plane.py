@@ -16,10 +16,11 @@ from engine_serve.parameters import INPUT, require_known
 from engine_serve.refusals import Refused
 from engine_serve.repository import Repository
 from engine_serve.served_model import ServedModel
+from engine_serve.triton_config import triton_config
 
 HEADER_LENGTH: Final = "inference-header-content-length"
 """The header with the length of the JSON before binary tensors."""
-_EXTENSIONS: Final = ("binary_tensor_data", "model_repository", "sequence")
+_EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "model_repository", "sequence", "statistics")
 _REQUEST: Final = frozenset({"id", "inputs", "outputs", "parameters", "model_name"})
 _INPUT: Final = frozenset({"name", "datatype", "shape", "parameters", "data"})
 _OUTPUT: Final = frozenset({"name", "parameters"})
@@ -78,6 +79,23 @@ class DataPlane(KServeDataPlane):  # type: ignore[misc]
             "inputs": model.get_input_types(),
             "outputs": model.get_output_types(),
         }
+
+    def model_statistics(self, model_name: str) -> dict[str, Any]:
+        """The statistics of a model's versions that are loaded, or of one version; of all models for the name "".
+
+        Raises `Refused`.
+        """
+        name, _, version = model_name.partition("/")
+        if model_name:
+            found = self.get_model_from_registry(model_name)  # an unknown name, and one without a version
+            if version:
+                return {"model_stats": [found.statistics()]}
+        models = [s.model for known, _, s in self._repository.states() if not name or known == name]
+        return {"model_stats": [model.statistics() for model in models if model is not None]}
+
+    def model_configuration(self, model_name: str) -> dict[str, Any]:
+        """The configuration of a model, in the form of Triton's. Raises `Refused`."""
+        return triton_config(self.get_model_from_registry(model_name))
 
     def decode_inference_request(self, body: Any, headers: Mapping[str, str], model_name: str) -> InferRequest:
         """A request whose tensors follow the JSON text, as views of the body. Raises `Refused` if it is malformed."""

@@ -110,16 +110,19 @@ class EncoderModel(ServedModel):
         order = sorted(range(len(sequences)), key=lambda place: len(sequences[place].tokens))
         until = None if deadline is None else time.perf_counter() + deadline
         found: dict[int, Array] = {}
+        groups = 0
         while order:
             rows = self._group([len(sequences[place].tokens) for place in order])
             group, order = order[:rows], order[rows:]
             inputs = self._tensors([sequences[place] for place in group])
             left = None if until is None else until - time.perf_counter()
             size = sum(value.nbytes for value in inputs.values())
-            result = await self._queue.infer(inputs, left, times, size)
+            result = await self._queue.infer(inputs, left, Times() if groups else times, size)
+            groups += 1
             states = np.asarray(result[self._output], np.float32)
             lengths = [len(sequences[place].tokens) for place in group]
             found |= zip(group, self._pool(states, lengths), strict=True)
+        self._series.statistics.add_runs(groups - 1)
         return np.stack([found[place] for place in range(len(sequences))])
 
     def _group(self, lengths: Sequence[int]) -> int:

@@ -27,6 +27,7 @@ from engine_serve.model_config import Generation, ModelConfig
 from engine_serve.model_text import ModelText
 from engine_serve.parameters import REQUEST, SEQUENCE, check_request
 from engine_serve.refusals import Refused, refusing, unexpected
+from engine_serve.request_queue import Times
 from engine_serve.served_model import ServedModel
 from engine_serve.structured_output import Grammars
 from engine_serve.tensors import array_of
@@ -141,6 +142,7 @@ class GenerativeModel(ServedModel):
         slots = self._generation.slots
         self._scheduler = Scheduler(network, slots, prefix_cache_bytes=kept, is_batched=is_batched)
         super().__init__(name, version, network, config, clock, tally)
+        self.slots = slots
         self._sequences = self.queue = GeneratedSequences(self._generation.slots)
         # A thread for each sequence waits for its next token.
         self._readers = ThreadPoolExecutor(self._generation.slots + config.queue_size, f"engine-tokens-{name}")
@@ -287,8 +289,7 @@ class GenerativeModel(ServedModel):
         finally:
             self._clock.end(self.device)
             _when_done(reading[0] if reading else None, self._leave)
-            metrics.REQUESTS.labels(self.name, self.version, end).inc()
-            metrics.REQUEST_SECONDS.labels(self.name, self.version).observe(time.perf_counter() - begin)
+            self._series.measure(end, Times(arrived=begin, ended=time.perf_counter()))
 
     def _leave(self) -> None:
         """A sequence keeps its place until the scheduler has ended it, so that sequences do not accumulate if a device

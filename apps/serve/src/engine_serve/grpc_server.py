@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import grpc
+from google.protobuf.json_format import ParseDict  # type: ignore[import-untyped]
 from google.protobuf.unknown_fields import UnknownFieldSet
 from grpc import aio
 from kserve import InferRequest
@@ -28,6 +29,7 @@ from engine_serve.parameters import from_message
 from engine_serve.refusals import Refused
 from engine_serve.repository import NO_PARAMETERS, RepositoryExtension
 from engine_serve.tokens import Tokens
+from engine_serve.triton_messages import CONFIGURATION, NAMED_MODEL, STATISTICS
 
 _SERVICE: Final = "inference.GRPCInferenceService"
 _HELD_SECONDS: Final = 0.25
@@ -53,6 +55,15 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
     async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return the model's name, versions, inputs and outputs."""
         return pb.ModelMetadataResponse(**await self._data_plane.model_metadata(_key(request.name, request.version)))
+
+    async def model_statistics(self, request: Any, context: Any) -> Any:
+        """Triton's statistics of a model, of a version, or of all models. KServe's service has no such method."""
+        return ParseDict(self._data_plane.model_statistics(_key(request.name, request.version)), STATISTICS())
+
+    async def model_configuration(self, request: Any, context: Any) -> Any:
+        """Triton's configuration of a model. KServe's service has no such method."""
+        found = self._data_plane.model_configuration(_key(request.name, request.version))
+        return ParseDict({"config": found}, CONFIGURATION())
 
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Load a model, or load it again. Triton's parameters are refused."""
@@ -202,9 +213,14 @@ class GrpcServer:
         stream = grpc.stream_stream_rpc_method_handler(
             servicer.model_stream_infer, pb.ModelInferRequest.FromString, lambda message: message
         )
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(_SERVICE, {"ModelStreamInfer": stream}),)
+        statistics = grpc.unary_unary_rpc_method_handler(
+            servicer.model_statistics, NAMED_MODEL.FromString, STATISTICS.SerializeToString
         )
+        configuration = grpc.unary_unary_rpc_method_handler(
+            servicer.model_configuration, NAMED_MODEL.FromString, CONFIGURATION.SerializeToString
+        )
+        own = {"ModelStreamInfer": stream, "ModelStatistics": statistics, "ModelConfig": configuration}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, own),))
 
     async def start(self) -> int:
         """Listen; returns the port. Raises `OSError` if the port cannot be used."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from prometheus_client import Counter, Histogram
 
+from engine_serve.model_statistics import ModelStatistics
 from engine_serve.request_queue import Times
 
 _MODEL: Final = ("model", "version")
@@ -42,12 +43,14 @@ class ModelSeries:
     def __init__(self, name: str, version: str) -> None:
         self._labels = (name, version)
         self._ends: dict[str, Any] = {}
+        self.statistics = ModelStatistics()
 
     def measure(self, end: str, times: Times) -> None:
         """Record a request that ended: `end` is "ok", or the name of an error."""
         if end not in self._ends:
             self._ends[end] = REQUESTS.labels(*self._labels, end)
         self._ends[end].inc()
+        self.statistics.add(end == "ok", times)
         self._request_seconds.observe(times.ended - times.arrived)
         if times.began:
             self._queue_seconds.observe(times.began - times.arrived)

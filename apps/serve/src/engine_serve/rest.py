@@ -126,8 +126,22 @@ def _router(data_plane: DataPlane, extension: RepositoryExtension) -> APIRouter:
             raise Refused(UnsupportedError(NO_PARAMETERS), is_loading=True)
         return await endpoints.load(model_name)
 
+    async def statistics(model_name: str = "", model_version: str = "") -> Any:
+        return JSONResponse(data_plane.model_statistics(_key(model_name, model_version)))
+
+    async def configuration(model_name: str, model_version: str = "") -> Any:
+        return JSONResponse(data_plane.model_configuration(_key(model_name, model_version)))
+
+    router.add_api_route("/models/stats", statistics, methods=["GET"])
+    for path in ("/models/{model_name}", _VERSION):
+        router.add_api_route(f"{path}/stats", statistics, methods=["GET"])
+        router.add_api_route(f"{path}/config", configuration, methods=["GET"])
     router.add_api_route(_VERSION, metadata, methods=["GET"])
     router.add_api_route(f"{_VERSION}/ready", ready, methods=["GET"])
     router.add_api_route("/repository/index", index, methods=["POST"])
     router.add_api_route("/repository/models/{model_name}/load", load, methods=["POST"])
     return router
+
+
+def _key(name: str, version: str) -> str:
+    return f"{name}/{version}" if version else name

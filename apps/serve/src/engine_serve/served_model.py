@@ -17,6 +17,7 @@ from engine_serve import metrics
 from engine_serve.deadlines import seconds_left
 from engine_serve.ended_sequences import EndedSequences
 from engine_serve.model_config import ModelConfig, SequenceLimits
+from engine_serve.model_statistics import Runs
 from engine_serve.options import MAX_ANSWER_BYTES
 from engine_serve.parameters import SEQUENCE, check_request
 from engine_serve.refusals import Refused, unexpected
@@ -54,6 +55,7 @@ class ServedModel(Model):  # type: ignore[misc]
         if network.variables and config.generation is None:
             self.sequences = Sequences(f"model `{name}`", network, self._queue, config.sequences or SequenceLimits())
         self.device = ",".join(network.get_metric("EXECUTION_DEVICES"))
+        self.slots = slots
         self._makes_batches = "BATCH_SIZES" in network.get_metric("SUPPORTED_METRICS")
         self._clock, self._tally = clock, tally
         self._series = metrics.ModelSeries(name, self.version)
@@ -102,6 +104,17 @@ class ServedModel(Model):  # type: ignore[misc]
         if not self._makes_batches:
             return None
         return {int(size): count for size, count in self.network.get_metric("BATCH_SIZES").items()}
+
+    def batch_runs(self) -> Runs | None:
+        """How many batches with how many rows have run, and for how long; None if the network makes none."""
+        if not self._makes_batches:
+            return None
+        runs = self.network.get_metric("BATCH_RUNS")
+        return {int(rows): (count, nanoseconds) for rows, (count, nanoseconds) in runs.items()}
+
+    def statistics(self) -> dict[str, Any]:
+        """The statistics of its requests since it was loaded, as Triton's extension has them."""
+        return self._series.statistics.described(self.name, self.version, self.batch_runs())
 
     async def __call__(
         self, body: Any, headers: Any = None, verb: InferenceVerb = InferenceVerb.PREDICT

@@ -29,6 +29,7 @@ from engine_batch.collector import Collector, Item
 from engine_batch.networks import Networks
 from engine_batch.properties import (
     BATCH_CHECK,
+    BATCH_RUNS,
     BATCH_SIZES,
     BATCH_STATISTICS,
     BATCH_TIMEOUT,
@@ -150,7 +151,9 @@ class BatchNetwork(ExecutableNetwork):
                 counts = self._collector.statistics
                 return {kind: counts[kind] for kind in ("full", "partial", "repeated", "requests")}
             case BATCH_SIZES.name:
-                return {str(size): count for size, count in self._collector.sizes.items()}
+                return {str(size): count for size, count in list(self._collector.sizes.items())}
+            case BATCH_RUNS.name:
+                return {str(rows): list(run) for rows, run in self._collector.runs.items()}
             case PARTIAL_BATCHES.name:
                 return "one by one" if self._networks.is_one_by_one else "one network"
             case "EXECUTION_DEVICES":

@@ -47,6 +47,14 @@ BATCH_SIZES = Property(
     METRIC,
     "How many batches had how many requests, such as 300 batches of 16 as '16': 300, since the network was compiled.",
 )
+BATCH_RUNS = Property(
+    "BATCH_RUNS",
+    dict,
+    {},
+    METRIC,
+    "How many batches with how many rows have run without an error, and for how many nanoseconds in all, such as 300 "
+    "batches of 16 rows as '16': [300, 96000000], since the network was compiled.",
+)
 PARTIAL_BATCHES = Property(
     "PARTIAL_BATCHES",
     str,
@@ -57,4 +65,4 @@ PARTIAL_BATCHES = Property(
 )
 MAX_BATCH_SIZE = Property("MAX_BATCH_SIZE", int, 1, METRIC, "How many requests a full batch has.", minimum=1)
 OWN_PROPERTIES = (DEVICE_PRIORITIES, BATCH_SIZE, BATCH_TIMEOUT, BATCH_CHECK, DEVICE_CONFIGS)
-OWN_METRICS = (MAX_BATCH_SIZE, BATCH_STATISTICS, BATCH_SIZES, PARTIAL_BATCHES)
+OWN_METRICS = (MAX_BATCH_SIZE, BATCH_STATISTICS, BATCH_SIZES, BATCH_RUNS, PARTIAL_BATCHES)
