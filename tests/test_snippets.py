@@ -149,7 +149,7 @@ RUN = {
     "apps/serve/README.md": Document(0, 1),
     "docs/add-a-command.md": Document(1),
     "docs/serving-to-others.md": Document(0, 3),
-    "docs/serving.md": Document(11, 3, packages=("kserve", "tritonclient"), install="engine-serve"),
+    "docs/serving.md": Document(12, 3, packages=("kserve", "tritonclient"), install="engine-serve"),
     "docs/openai.md": Document(6, 1, packages=("kserve", "llguidance", "openai"), install="engine-serve[openai]"),
     "docs/remote-tensors.md": Document(6, device="OPENCL"),
     "docs/extensions.md": Document(8, 4),

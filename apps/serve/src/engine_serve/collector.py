@@ -33,6 +33,9 @@ class ServerCollector(Collector):  # type: ignore[misc]
         ready = GaugeMetricFamily("engine_model_ready", "1 if a version can be used, else 0.", labels=_MODEL)
         batches = HistogramMetricFamily("engine_batch_size", "The number of requests in each batch.", labels=_MODEL)
         sequences = GaugeMetricFamily("engine_sequences", "Sequences that have begun.", labels=_MODEL)
+        lowered = CounterMetricFamily(
+            "engine_lowered_plans", "Plans that the device made for shapes since the model was loaded.", labels=_MODEL
+        )
         kept = GaugeMetricFamily("engine_sequence_bytes", "Bytes of the variables of sequences.", labels=_MODEL)
         for name, version, state in self._repository.states():
             labels = (name, version)
@@ -45,9 +48,11 @@ class ServerCollector(Collector):  # type: ignore[misc]
             if state.model.sequences is not None:
                 sequences.add_metric(labels, state.model.sequences.count)
                 kept.add_metric(labels, state.model.sequences.nbytes)
+            if (plans := state.model.lowered_plans()) is not None:
+                lowered.add_metric(labels, plans)
             if (sizes := state.model.batch_sizes()) is not None:
                 batches.add_metric(labels, *_buckets(sizes))
-        yield from (waiting, held, running, ready, batches, sequences, kept)
+        yield from (waiting, held, running, ready, batches, sequences, kept, lowered)
         busy = CounterMetricFamily("engine_device_busy_seconds", "Seconds with an inference.", labels=("device",))
         for device, seconds in self._repository.clock.seconds().items():
             busy.add_metric((device,), seconds)

@@ -37,6 +37,7 @@ _log = logging.getLogger("engine.serving")
 
 IDS: Final = "input_ids"
 TOKENS: Final = "tokens"
+_PREPARED_TOKENS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,18 @@ class GenerativeModel(ServedModel):
     def problem(self) -> str:
         """Why it cannot generate tokens until it is loaded again; "" if it can."""
         return "" if self._scheduler.failure is None else str(self._scheduler.failure)
+
+    def warm_up(self, tokens: int | None = None) -> None:
+        """Have the network prepare prompts of so many tokens, and batches of tokens after them; by default of 128, or
+        of fewer if the model takes no more.
+
+        Raises `InputError` if it cannot take so many.
+        """
+        if tokens is None:
+            tokens = _PREPARED_TOKENS if self._bound is None else min(_PREPARED_TOKENS, self._bound)
+        if self._bound is not None and tokens > self._bound:
+            raise InputError(f"the model takes sequences of at most {self._bound} tokens, and so no such prompts")
+        self._scheduler.warm_up(tokens)
 
     def prompt(self, given: str | Sequence[int], parameters: Mapping[str, Any]) -> Prompt:
         """The prompt and the parameters of a request; a parameter of None counts as omitted.

@@ -108,6 +108,20 @@ class SequenceLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Warmup:
+    """What a model runs before it is ready.
+
+    Attributes:
+        shapes: of each inference, the shapes of inputs by name; those of other inputs are the model's. Empty: one
+            inference with the model's shapes.
+        prompt_tokens: the lengths of prompts that a language model prepares. Empty: one that it can take.
+    """
+
+    shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
+    prompt_tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """How a model is served.
 
@@ -124,6 +138,7 @@ class ModelConfig:
         generation: None if the model is not a language model whose tokens are streamed.
         encoder: None if the model is not for embeddings or ranking.
         sequences: None for the default bounds, if the model has variables.
+        warmup: None if a model runs nothing before it is ready.
         release: the name and the minimum version that a blob must state, signed by a trusted key; None: no requirement.
     """
 
@@ -139,6 +154,7 @@ class ModelConfig:
     generation: Generation | None = None
     encoder: Encoder | None = None
     sequences: SequenceLimits | None = None
+    warmup: Warmup | None = None
     release: BlobRelease | None = None
 
 
@@ -164,6 +180,12 @@ def read_config(folder: Path) -> ModelConfig:
             f"{path}: `queue_mib` is for models that generate no tokens; with [generation], leave it out: "
             "`queue_size` and `generation.max_length` bound the prompts that wait"
         )
+    key = "prompt_tokens" if config.generation is None else "shapes"
+    if key in table.get("warmup", {}):
+        kind = (
+            "language models, which have [generation]" if config.generation is None else "models without [generation]"
+        )
+        raise RepositoryError(f"{path}: `warmup.{key}` is for {kind}; leave it out")
     for one, other in _EXCLUSIVE:
         if getattr(config, one) is not None and getattr(config, other) is not None:
             raise RepositoryError(f"{path}: `{one}` and `{other}` exclude each other; leave one out")
@@ -266,6 +288,22 @@ def _tokens(value: Any, path: Path, key: str) -> tuple[int, ...]:
     return tuple(value)
 
 
+def _lengths(value: Any, path: Path, key: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value or not all(type(each) is int and 0 < each < 1 << 31 for each in value):
+        raise _wrong(value, path, key, "a list of one number of tokens or more, such as [128]")
+    return tuple(value)
+
+
+def _shapes(value: Any, path: Path, key: str) -> tuple[dict[str, tuple[int, ...]], ...]:
+    expected = "a list of one table of shapes or more, such as [{ x = [1, 16] }, { x = [8, 16] }]"
+    if not isinstance(value, list) or not value or not all(isinstance(each, dict) for each in value):
+        raise _wrong(value, path, key, expected)
+    for name, shape in (item for each in value for item in each.items()):
+        if not isinstance(shape, list) or not all(type(each) is int and 0 <= each < 1 << 31 for each in shape):
+            raise _wrong(shape, path, f"{key}.{name}", "a list of lengths, such as [1, 16]")
+    return tuple({name: tuple(shape) for name, shape in each.items()} for each in value)
+
+
 _BATCHING: Final[Keys] = {"size": ("size", _count(1, 65536)), "delay_ms": ("delay_ms", _milliseconds)}
 _GENERATION: Final[Keys] = {
     "slots": ("slots", _count(1, 4096)),
@@ -289,6 +327,7 @@ _SEQUENCES: Final[Keys] = {
     "state_mib": ("state_mib", _mebibytes),
     "requires_start": ("requires_start", _truth),
 }
+_WARMUP: Final[Keys] = {"shapes": ("shapes", _shapes), "prompt_tokens": ("prompt_tokens", _lengths)}
 _CONFIG: Final[Keys] = {
     "device": ("device", _text),
     "properties": ("properties", _table),
@@ -303,4 +342,5 @@ _CONFIG: Final[Keys] = {
     "generation": ("generation", lambda value, path, key: _read(value, path, f"{key}.", _GENERATION, Generation)),
     "encoder": ("encoder", lambda value, path, key: _read(value, path, f"{key}.", _ENCODER, Encoder)),
     "sequences": ("sequences", lambda value, path, key: _read(value, path, f"{key}.", _SEQUENCES, SequenceLimits)),
+    "warmup": ("warmup", lambda value, path, key: _read(value, path, f"{key}.", _WARMUP, Warmup)),
 }

@@ -30,6 +30,7 @@ from engine_serve.named_locks import NamedLocks
 from engine_serve.options import MAX_ANSWER_BYTES
 from engine_serve.refusals import Refused
 from engine_serve.served_model import ServedModel
+from engine_serve.warming import warm_up
 
 _log = logging.getLogger("engine.serving")
 _LOADING = "it is being loaded"
@@ -208,23 +209,33 @@ class Repository(ModelRepository):  # type: ignore[misc]
 
     def _make(self, name: str, number: int, path: Path, config: ModelConfig) -> ServedModel:
         try:
-            network = load_network(self._core, name, path, config, self._blobs)
-            if config.encoder is not None:
-                beside = find_text(path, None)
-                if beside is None:
-                    raise RepositoryError(f"{path}: `encoder` is set, but there is no tokenizer.json beside the model")
-                most = self._most_answer_bytes
-                return EncoderModel(name, number, network, config, self.clock, self.tally, most, beside)
-            if config.generation is None:
-                return ServedModel(name, number, network, config, self.clock, self.tally, self._most_answer_bytes)
-            text = find_text(path, vocabulary_of(network.signature, LOGITS))
-            chat = None if text is None else find_chat_template(path)
-            adapters = load_adapters(path, config, network)
-            return GenerativeModel(name, number, network, config, self.clock, self.tally, text, chat, adapters)
+            model = self._served_model(name, number, path, config)
+            if config.warmup is not None:
+                try:
+                    warm_up(model, config.warmup)
+                except BaseException:
+                    model.retire("its warm-up failed")
+                    raise
+            return model
         except EngineError:
             raise
         except Exception as e:  # an error of a plugin or of the system, which must not affect the other models
             raise RepositoryError(f"{path} cannot be loaded: {type(e).__name__}: {e}") from e
+
+    def _served_model(self, name: str, number: int, path: Path, config: ModelConfig) -> ServedModel:
+        network = load_network(self._core, name, path, config, self._blobs)
+        if config.encoder is not None:
+            beside = find_text(path, None)
+            if beside is None:
+                raise RepositoryError(f"{path}: `encoder` is set, but there is no tokenizer.json beside the model")
+            most = self._most_answer_bytes
+            return EncoderModel(name, number, network, config, self.clock, self.tally, most, beside)
+        if config.generation is None:
+            return ServedModel(name, number, network, config, self.clock, self.tally, self._most_answer_bytes)
+        text = find_text(path, vocabulary_of(network.signature, LOGITS))
+        chat = None if text is None else find_chat_template(path)
+        adapters = load_adapters(path, config, network)
+        return GenerativeModel(name, number, network, config, self.clock, self.tally, text, chat, adapters)
 
     def _note_failure(self, name: str, error: EngineError) -> None:
         """Record the failure of a model without any version; a version that is served stays."""

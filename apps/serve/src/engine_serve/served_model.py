@@ -56,6 +56,7 @@ class ServedModel(Model):  # type: ignore[misc]
             self.sequences = Sequences(f"model `{name}`", network, self._queue, config.sequences or SequenceLimits())
         self.device = ",".join(network.get_metric("EXECUTION_DEVICES"))
         self.slots = slots
+        self._runs_before: Runs = {}
         self._makes_batches = "BATCH_SIZES" in network.get_metric("SUPPORTED_METRICS")
         self._clock, self._tally = clock, tally
         self._series = metrics.ModelSeries(name, self.version)
@@ -109,8 +110,22 @@ class ServedModel(Model):  # type: ignore[misc]
         """How many batches with how many rows have run, and for how long; None if the network makes none."""
         if not self._makes_batches:
             return None
-        runs = self.network.get_metric("BATCH_RUNS")
-        return {int(rows): (count, nanoseconds) for rows, (count, nanoseconds) in runs.items()}
+        found = {}
+        for rows, (count, nanoseconds) in self.network.get_metric("BATCH_RUNS").items():
+            count_before, nanoseconds_before = self._runs_before.get(int(rows), (0, 0))
+            if count > count_before:
+                found[int(rows)] = count - count_before, nanoseconds - nanoseconds_before
+        return found
+
+    def begin_statistics(self) -> None:
+        """Count what runs from now on, without the runs that prepared the model."""
+        self._runs_before = self.batch_runs() or {}
+
+    def lowered_plans(self) -> int | None:
+        """How many plans the device has made for shapes; None if it makes none."""
+        if "LOWERED_PLANS" not in self.network.get_metric("SUPPORTED_METRICS"):
+            return None
+        return int(self.network.get_metric("LOWERED_PLANS"))
 
     def statistics(self) -> dict[str, Any]:
         """The statistics of its requests since it was loaded, as Triton's extension has them."""
