@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apps.serve.tests.conftest import Running, dense, running, write
+from apps.serve.tests.conftest import Running, dense, running, wait_for, write
 
 DECODER = Path(__file__).parents[3] / "tests" / "fixtures" / "decoders" / "llama.dynamo23.onnx"
-LANGUAGE = 'device = "CPU"\n[generation]\nslots = 2\nmax_tokens = 20\n'
+LANGUAGE = 'device = "CPU"\n[generation]\nslots = 2\nmax_tokens = 5000\nprefix_cache_mib = 4\n'
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,29 @@ def test_statistics_of_a_language_model(server: Running, clients: tuple[Any, Any
     assert (found["inference_count"], found["inference_stats"]["success"]["count"]) == (1, 1)
     measured = server.metric('engine_request_seconds_sum{model="llama"')
     assert found["inference_stats"]["compute_infer"]["ns"] == pytest.approx(measured * 1e9, abs=1000)
+
+
+def test_metrics_of_a_scheduler(server: Running) -> None:
+    """Slots, caches and kept prefixes: what they are while a sequence runs, and after it."""
+    body = json.dumps({"input_ids": [5, 6, 7, 8] * 8, "parameters": {"max_tokens": 5000}}).encode()
+    request = urllib.request.Request(
+        f"http://{server.http}/v2/models/llama/generate_stream", body, {"content-type": "application/json"}
+    )
+    of = '{model="llama",version="1"}'
+    hits = server.metric(f"engine_prefix_hits_total{of}")
+    assert (server.metric(f"engine_slots{of}"), server.metric(f"engine_used_slots{of}")) == (2, 0)
+    assert server.metric(f"engine_cache_bytes{of}") == 0
+    for _ in range(2):
+        with urllib.request.urlopen(request, timeout=60) as response:
+            response.readline()
+            assert server.metric(f"engine_used_slots{of}") == 1
+            assert server.metric(f"engine_cache_bytes{of}") > 0
+        wait_for(lambda: server.metric(f"engine_used_slots{of}") == 0)
+    assert server.metric(f"engine_cache_bytes{of}") == 0
+    assert server.metric(f"engine_prefix_hits_total{of}") == hits + 1
+    assert server.metric(f"engine_prefix_tokens_total{of}") == 31  # the last token of a prompt is computed
+    assert 0 < server.metric(f"engine_prefix_cache_bytes{of}") <= 4 << 20
+    assert "engine_proposed_tokens_total" + of + " 0.0" in server.get("/metrics")[1].splitlines()
 
 
 def test_statistics_of_all_models_over_both_protocols(clients: tuple[Any, Any]) -> None:

@@ -9,13 +9,14 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine_serve.generative_model import GenerativeModel
 from engine_serve.repository import Repository
 
 _MODEL: Final = ("model", "version")
 
 
 class ServerCollector(Collector):  # type: ignore[misc]
-    """Computes the metrics of queues, readiness, batches and devices when Prometheus requests them."""
+    """Computes the metrics of queues, readiness, batches, schedulers and devices when Prometheus requests them."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
@@ -53,10 +54,38 @@ class ServerCollector(Collector):  # type: ignore[misc]
             if (sizes := state.model.batch_sizes()) is not None:
                 batches.add_metric(labels, *_buckets(sizes))
         yield from (waiting, held, running, ready, batches, sequences, kept, lowered)
+        yield from self._of_language_models()
         busy = CounterMetricFamily("engine_device_busy_seconds", "Seconds with an inference.", labels=("device",))
         for device, seconds in self._repository.clock.seconds().items():
             busy.add_metric((device,), seconds)
         yield busy
+
+    def _of_language_models(self) -> Iterator[Metric]:
+        slots = GaugeMetricFamily("engine_slots", "Sequences that can be computed together.", labels=_MODEL)
+        used = GaugeMetricFamily("engine_used_slots", "Sequences that get tokens.", labels=_MODEL)
+        prompts = GaugeMetricFamily(
+            "engine_waiting_prompts", "Sequences whose prompts are not computed.", labels=_MODEL
+        )
+        groups = GaugeMetricFamily("engine_sequence_groups", "Groups of sequences computed together.", labels=_MODEL)
+        cache = GaugeMetricFamily("engine_cache_bytes", "Bytes of keys and values of sequences.", labels=_MODEL)
+        prefixes = GaugeMetricFamily(
+            "engine_prefix_cache_bytes", "Bytes of keys and values that are kept for later prompts.", labels=_MODEL
+        )
+        proposed = CounterMetricFamily("engine_proposed_tokens", "Tokens that were proposed.", labels=_MODEL)
+        accepted = CounterMetricFamily("engine_accepted_tokens", "Of these, tokens that were chosen.", labels=_MODEL)
+        for name, version, state in self._repository.states():
+            if not isinstance(state.model, GenerativeModel):
+                continue
+            labels, found = (name, version), state.model.scheduled
+            slots.add_metric(labels, state.model.slots)
+            used.add_metric(labels, found.running)
+            prompts.add_metric(labels, found.waiting)
+            groups.add_metric(labels, found.groups)
+            cache.add_metric(labels, found.state_bytes)
+            prefixes.add_metric(labels, found.prefix_bytes)
+            proposed.add_metric(labels, found.proposed_tokens)
+            accepted.add_metric(labels, found.accepted_tokens)
+        yield from (slots, used, prompts, groups, cache, prefixes, proposed, accepted)
 
 
 def _buckets(sizes: dict[int, int]) -> tuple[list[tuple[str, float]], float]:

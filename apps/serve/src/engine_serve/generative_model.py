@@ -16,7 +16,15 @@ import numpy as np
 from kserve import InferOutput, InferRequest, InferResponse
 
 from engine.errors import Busy, Cancelled, DeadlineExceeded, EngineError, InputError, TooLargeError, UnsupportedError
-from engine.generation import Adapter, Constraint, Sampling, Scheduler, Stream, TokenLogProbabilities
+from engine.generation import (
+    Adapter,
+    Constraint,
+    Sampling,
+    Scheduler,
+    SchedulerStatistics,
+    Stream,
+    TokenLogProbabilities,
+)
 from engine.plugin_api import ExecutableNetwork
 from engine_serve import metrics
 from engine_serve.chat_template import ChatTemplate
@@ -167,6 +175,11 @@ class GenerativeModel(ServedModel):
     def problem(self) -> str:
         """Why it cannot generate tokens until it is loaded again; "" if it can."""
         return "" if self._scheduler.failure is None else str(self._scheduler.failure)
+
+    @property
+    def scheduled(self) -> SchedulerStatistics:
+        """What its scheduler does now, and has proposed since it was loaded."""
+        return self._scheduler.statistics
 
     def warm_up(self, tokens: int | None = None) -> None:
         """Have the network prepare prompts of so many tokens, and batches of tokens after them; by default of 128, or
@@ -337,6 +350,7 @@ class GenerativeModel(ServedModel):
                 if is_first:
                     metrics.PROMPT_TOKENS.labels(self.name, self.version).inc(len(prompt.tokens))
                     metrics.PREFIX_TOKENS.labels(self.name, self.version).inc(stream.reused)
+                    metrics.PREFIX_HITS.labels(self.name, self.version).inc(stream.reused > 0)
                     is_first = False
                 metrics.TOKENS.labels(self.name, self.version).inc()
                 log = stream.log_probabilities[count] if stream.log_probabilities else None

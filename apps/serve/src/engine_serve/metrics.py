@@ -35,6 +35,7 @@ PROMPT_TOKENS: Final = Counter("engine_prompt_tokens", "Tokens of prompts that h
 PREFIX_TOKENS: Final = Counter(
     "engine_prefix_tokens", "Of these, tokens whose keys and values were kept from earlier sequences.", _MODEL
 )
+PREFIX_HITS: Final = Counter("engine_prefix_hits", "Prompts with such tokens.", _MODEL)
 
 
 class ModelSeries:
