@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import shutil
 import urllib.request
 from collections.abc import Iterator
@@ -133,6 +134,36 @@ def test_statistics_of_a_language_model(server: Running, clients: tuple[Any, Any
     assert (found["inference_count"], found["inference_stats"]["success"]["count"]) == (1, 1)
     measured = server.metric('engine_request_seconds_sum{model="llama"')
     assert found["inference_stats"]["compute_infer"]["ns"] == pytest.approx(measured * 1e9, abs=1000)
+
+
+def test_the_end_of_each_answer_in_a_stream(clients: tuple[Any, Any]) -> None:
+    """Which perf_analyzer needs for decoupled models: an empty response follows the tokens, if it is asked for."""
+    import tritonclient.grpc
+
+    _, client = clients
+    answers = queue.Queue[Any]()
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    tokens = tritonclient.grpc.InferInput("input_ids", [1, 3], "INT64")
+    tokens.set_data_from_numpy(np.array([[3, 14, 15]]))
+    x = tritonclient.grpc.InferInput("x", [1, 16], "FP32")
+    x.set_data_from_numpy(np.ones((1, 16), np.float32))
+
+    def ask(name: str, given: Any, count: int, **options: Any) -> list[Any]:
+        client.async_stream_infer(name, [given], **options)
+        found = [answers.get(timeout=60) for _ in range(count)]
+        assert all(error is None for _, error in found), found
+        return [result.get_response() for result, _ in found]
+
+    some = {"parameters": {"max_tokens": 2}, "request_id": "a"}
+    *parts, last = ask("llama", tokens, 3, enable_empty_final_response=True, **some)
+    assert [part.parameters["triton_final_response"].bool_param for part in (*parts, last)] == [False, False, True]
+    assert [len(part.outputs) for part in (*parts, last)] == [1, 1, 0]
+    assert (last.id, last.model_name) == ("a", "llama")
+    assert not any("triton_final_response" in part.parameters for part in ask("llama", tokens, 2, **some))
+    (only,) = ask("dense", x, 1, enable_empty_final_response=True)
+    assert only.parameters["triton_final_response"].bool_param
+    assert len(only.outputs) == 1
+    client.stop_stream()
 
 
 def test_metrics_of_a_scheduler(server: Running) -> None:

@@ -32,6 +32,9 @@ from engine_serve.tokens import Tokens
 from engine_serve.triton_messages import CONFIGURATION, NAMED_MODEL, STATISTICS
 
 _SERVICE: Final = "inference.GRPCInferenceService"
+_EMPTY_FINAL: Final = "triton_enable_empty_final_response"
+_FINAL: Final = "triton_final_response"
+"""Triton's parameters of a request and a response, by which clients of streams learn the end of each answer."""
 _HELD_SECONDS: Final = 0.25
 """Longer than messages in transit take to arrive."""
 _TOLD_SECONDS: Final = 0.05
@@ -98,8 +101,9 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
 
     async def _responses(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
         model = self._data_plane.get_model_from_registry(_key(request.model_name, request.model_version))
+        marks_final = _take_flag(request.parameters, _EMPTY_FINAL)
         if not isinstance(model, GenerativeModel):
-            yield await self._inferred(request, context)
+            yield _marked(await self._inferred(request, context), is_final=True, marks_final=marks_final)
             return
         try:
             payload = _payload(request)
@@ -111,7 +115,11 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
         async with contextlib.aclosing(model.stream(prompt, deadline, headers)) as pieces:
             async for piece in pieces:
                 if piece.token is not None:
-                    yield model.response(payload, [piece.token]).to_grpc()
+                    response = model.response(payload, [piece.token]).to_grpc()
+                    yield _marked(response, is_final=False, marks_final=marks_final)
+        if marks_final:
+            response = pb.ModelInferResponse(model_name=model.name, model_version=model.version, id=request.id)
+            yield _marked(response, is_final=True, marks_final=True)
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Run one request, within the client's deadline."""
@@ -152,6 +160,25 @@ def _payload(request: Any) -> InferRequest:
     for output, asked in zip(payload.request_outputs or (), request.outputs, strict=True):
         output.parameters = from_message(asked.parameters)
     return payload
+
+
+def _take_flag(parameters: Any, name: str) -> bool:
+    """A parameter of a message that is true or false, which is removed. Raises `Refused` for another value."""
+    if name not in parameters:
+        return False
+    kind = parameters[name].WhichOneof("parameter_choice")
+    if kind != "bool_param":
+        raise Refused(InputError(f"the parameter {name!r} must be true or false"))
+    found = bool(parameters[name].bool_param)
+    del parameters[name]
+    return found
+
+
+def _marked(response: Any, *, is_final: bool, marks_final: bool) -> Any:
+    """A response of a stream that says whether further ones of its request follow, if the client wants to know."""
+    if marks_final:
+        response.parameters[_FINAL].bool_param = is_final
+    return response
 
 
 def _repository_name(request: Any) -> str:
