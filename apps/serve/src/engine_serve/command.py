@@ -103,6 +103,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-loading", action="store_true", help="refuse requests to load, reload or unload a model (403)"
     )
     parser.add_argument(
+        "--shared-memory",
+        action="store_true",
+        help="let clients of this machine, whom you trust as the server's user, send and take tensors by shared memory",
+    )
+    parser.add_argument(
         "--tls-cert", metavar="FILE", help="encrypt both protocols: the certificate, with its chain (PEM)"
     )
     parser.add_argument(
@@ -142,8 +147,11 @@ def run(args: argparse.Namespace) -> int:
     from engine_serve.logs import configure_logs
     from engine_serve.options import ServerOptions
     from engine_serve.server import Server
+    from engine_serve.shared_memory import require_folder
     from engine_serve.tracing import configure_tracing, flush_traces
 
+    if args.shared_memory:
+        require_folder()
     configure_logs(args.log_format)
     if args.traces:
         configure_tracing()
@@ -158,6 +166,7 @@ def run(args: argparse.Namespace) -> int:
         drain_seconds=args.drain,
         stuck_seconds=args.stuck_after,
         allows_loading=not args.no_loading,
+        shares_memory=args.shared_memory,
         max_answer_bytes=args.max_answer << 20,
         certificate=_path(args.tls_cert),
         private_key=_path(args.tls_key),

@@ -16,6 +16,8 @@ from engine_serve.parameters import INPUT, require_known
 from engine_serve.refusals import Refused
 from engine_serve.repository import Repository
 from engine_serve.served_model import ServedModel
+from engine_serve.shared_memory import Regions
+from engine_serve.shared_tensors import REGION, SHARED, take_shared
 from engine_serve.triton_config import triton_config
 
 HEADER_LENGTH: Final = "inference-header-content-length"
@@ -29,13 +31,23 @@ _OUTPUT: Final = frozenset({"name", "parameters"})
 class DataPlane(KServeDataPlane):  # type: ignore[misc]
     """The interface that both protocols call."""
 
-    def __init__(self, repository: Repository, is_ready: Callable[[], bool], is_live: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        is_ready: Callable[[], bool],
+        is_live: Callable[[], bool],
+        regions: Regions | None,
+        max_shared_bytes: int,
+    ) -> None:
         super().__init__(repository)
         self._repository, self._is_ready, self._is_live = repository, is_ready, is_live
+        self.regions, self._max_shared_bytes = regions, max_shared_bytes
+        """The shared memory of clients; None if they may not use any."""
 
     def metadata(self) -> dict[str, Any]:
         """Name, version and extensions of the server."""
-        return {"name": "engine", "version": __version__, "extensions": list(_EXTENSIONS)}
+        extensions = [*_EXTENSIONS, *(() if self.regions is None else ("system_shared_memory",))]
+        return {"name": "engine", "version": __version__, "extensions": extensions}
 
     async def live(self) -> dict[str, str]:
         """{"status": "alive"}, or "stuck" if `is_live` is false: a probe may then restart the process."""
@@ -97,6 +109,13 @@ class DataPlane(KServeDataPlane):  # type: ignore[misc]
         """The configuration of a model, in the form of Triton's. Raises `Refused`."""
         return triton_config(self.get_model_from_registry(model_name))
 
+    async def take_shared(self, request: InferRequest) -> None:
+        """Read the inputs in shared memory, and find the regions of outputs. Raises `Refused`."""
+        try:
+            await take_shared(request, self.regions, self._max_shared_bytes)
+        except EngineError as e:
+            raise Refused(e) from e
+
     def decode_inference_request(self, body: Any, headers: Mapping[str, str], model_name: str) -> InferRequest:
         """A request whose tensors follow the JSON text, as views of the body. Raises `Refused` if it is malformed."""
         if not isinstance(body, bytes):
@@ -138,11 +157,14 @@ def _inputs(given: list[Any], rest: memoryview) -> list[InferInput]:
     inputs, start = [], 0
     for position, each in enumerate(given):
         tensor = _tensor(each, position)
-        require_known(tensor.parameters or (), INPUT, f"of input {tensor.name!r:.80}")
+        require_known(tensor.parameters or (), INPUT | SHARED, f"of input {tensor.name!r:.80}")
+        is_shared = REGION in (tensor.parameters or ())
         size = (tensor.parameters or {}).get("binary_data_size")
         if tensor.data is not None and size is not None:
             raise InputError(f"input {tensor.name!r:.80} has both `data` and a `binary_data_size`; leave one out")
-        if tensor.data is None:
+        if is_shared and (tensor.data is not None or size is not None):
+            raise InputError(f"input {tensor.name!r:.80} has both data and a `{REGION}`; leave one out")
+        if tensor.data is None and not is_shared:
             if type(size) is not int or not 0 <= size <= len(rest) - start:
                 raise InputError(
                     f"input {tensor.name!r:.80} has neither `data` nor a `binary_data_size` of at most the "

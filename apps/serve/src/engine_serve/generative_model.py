@@ -37,6 +37,7 @@ from engine_serve.parameters import REQUEST, SEQUENCE, check_request
 from engine_serve.refusals import Refused, refusing, unexpected
 from engine_serve.request_queue import Times
 from engine_serve.served_model import ServedModel
+from engine_serve.shared_tensors import RegionOutput
 from engine_serve.structured_output import Grammars
 from engine_serve.tensors import array_of
 from engine_serve.tracing import generation_span, in_span
@@ -394,6 +395,8 @@ class GenerativeModel(ServedModel):
         for output in payload.request_outputs or ():
             if output.name != TOKENS:
                 raise InputError(f"there is no output {output.name!r:.80}; the model's is {TOKENS}")
+            if isinstance(output, RegionOutput):
+                raise InputError(f"model `{self.name}` does not write its tokens to shared memory; take the answer's")
         ids = array_of(payload.inputs[0])
         if ids.ndim not in (1, 2) or (ids.ndim == 2 and len(ids) != 1) or not ids.size:
             raise InputError(f"input `{IDS}` has shape {list(ids.shape)}; expected [tokens] or [1, tokens]")

@@ -28,6 +28,8 @@ from engine_serve.options import ServerOptions
 from engine_serve.parameters import from_message
 from engine_serve.refusals import Refused
 from engine_serve.repository import NO_PARAMETERS, RepositoryExtension
+from engine_serve.shared_memory_routes import shared_memory_methods
+from engine_serve.shared_tensors import REGION
 from engine_serve.tokens import Tokens
 from engine_serve.triton_messages import CONFIGURATION, NAMED_MODEL, STATISTICS
 
@@ -107,6 +109,7 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
             return
         try:
             payload = _payload(request)
+            await self._data_plane.take_shared(payload)
             prompt = model.prompt_of(payload)
             headers = to_headers(context)
             deadline = seconds_left(headers, payload.parameters, model.config.timeout_ms)
@@ -134,6 +137,7 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
             payload = _payload(request)
         except EngineError as e:
             raise Refused(e) from e
+        await self._data_plane.take_shared(payload)
         response, _ = await self._data_plane.infer(name, payload, to_headers(context))
         return response.to_grpc()
 
@@ -149,6 +153,10 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
 
 def _payload(request: Any) -> InferRequest:
     """Convert a message to a request of the protocol. Raises `InputError` for invalid tensors or parameters."""
+    if request.raw_input_contents:  # which have no entry for an input in shared memory, and then do not fit the inputs
+        for place, tensor in enumerate(request.inputs):
+            if REGION in tensor.parameters:
+                request.raw_input_contents.insert(place, b"")
     try:
         InferenceServicer.validate_grpc_request(request)
         payload = InferRequest.from_grpc(request)
@@ -247,6 +255,7 @@ class GrpcServer:
             servicer.model_configuration, NAMED_MODEL.FromString, CONFIGURATION.SerializeToString
         )
         own = {"ModelStreamInfer": stream, "ModelStatistics": statistics, "ModelConfig": configuration}
+        own |= shared_memory_methods(data_plane.regions)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, own),))
 
     async def start(self) -> int:

@@ -54,6 +54,7 @@ class InferRoute:
         headers = _headers(scope["headers"])
         model = self._data_plane.get_model_from_registry(name)
         payload = self._data_plane.decode_inference_request(body, headers, name)
+        await self._data_plane.take_shared(payload)
         return payload, await model.predict(payload, headers)
 
 

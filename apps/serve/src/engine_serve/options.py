@@ -25,6 +25,7 @@ class ServerOptions:
             ready.
         stuck_seconds: an inference that takes longer makes the server not alive.
         allows_loading: whether clients may load, reload and unload models.
+        shares_memory: whether clients may send and take tensors by shared memory of the server's user.
         certificate, private_key: files in PEM form, for TLS with both protocols; None for none.
         tokens: a file with a token in each line; a request must have one of them; None for no such requirement.
     """
@@ -40,6 +41,7 @@ class ServerOptions:
     drain_seconds: float = 0.0
     stuck_seconds: float = 600.0
     allows_loading: bool = True
+    shares_memory: bool = False
     certificate: Path | None = None
     private_key: Path | None = None
     tokens: Path | None = None

@@ -27,6 +27,7 @@ from engine_serve.openai_routes import openai_router
 from engine_serve.options import ServerOptions
 from engine_serve.refusals import Refused
 from engine_serve.repository import NO_PARAMETERS, RepositoryExtension
+from engine_serve.shared_memory_routes import shared_memory_router
 from engine_serve.tokens import Tokens
 
 _VERSION: Final = "/models/{model_name}/versions/{model_version}"
@@ -77,6 +78,7 @@ class RestServer(RESTServer):  # type: ignore[misc]
         self._app.include_router(generation_router(self._data_plane))
         self._app.include_router(encoder_router(self._data_plane))
         self._app.include_router(openai_router(self._data_plane, self._extension.repository))
+        self._app.include_router(shared_memory_router(self._data_plane.regions))
         super().create_application()
         for kind, handler in HANDLERS.items():
             self._app.add_exception_handler(kind, handler)

@@ -22,6 +22,7 @@ from engine_serve.loading import BlobOptions
 from engine_serve.options import ServerOptions
 from engine_serve.repository import Repository, RepositoryExtension
 from engine_serve.rest import RestServer
+from engine_serve.shared_memory import Regions
 from engine_serve.tokens import check_tls, read_tokens
 
 _log = logging.getLogger("engine.serving")
@@ -41,7 +42,8 @@ class Server:
         self._repository = Repository(root, core, blobs or BlobOptions(), options.max_answer_bytes)
         self._has_loaded = self._is_ending = False
         extension = RepositoryExtension(self._repository, options.allows_loading)
-        data_plane = DataPlane(self._repository, self.is_ready, self.is_live)
+        regions = Regions() if options.shares_memory else None
+        data_plane = DataPlane(self._repository, self.is_ready, self.is_live, regions, options.max_body_bytes)
         admission = Admission(options.max_requests)
         tls = None
         if options.certificate is not None and options.private_key is not None:
@@ -100,9 +102,10 @@ class Server:
         announce(where if grpc_port is None else f"{where} and grpc{secure}://{host}:{grpc_port}")
         if self._options.tokens is None and not _is_loopback(self._options.host):
             _log.warning(
-                "whoever reaches %s may use the server: it was started without --token-file%s",
+                "whoever reaches %s may use the server: it was started without --token-file%s%s",
                 self._options.host,
                 ", and clients may load and unload models" if self._options.allows_loading else "",
+                ", and read and write shared memory of the server's user" if self._options.shares_memory else "",
             )
         loading = asyncio.ensure_future(self._load(names))
         await asyncio.wait((serving, asyncio.ensure_future(ending.wait())), return_when=asyncio.FIRST_COMPLETED)

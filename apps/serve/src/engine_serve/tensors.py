@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from engine.errors import InputError, RepositoryError, TooLargeError
 from engine.plugin_api import Port
+from engine_serve.shared_tensors import RegionOutput
 from engine_serve.unicode import is_unicode
 
 Array = NDArray[Any]
@@ -161,8 +162,9 @@ def bytes_of(arrays: Mapping[str, Array]) -> int:
 def output_tensors(result: Mapping[str, Any], request: InferRequest, most_bytes: int) -> list[InferOutput]:
     """The outputs that a request asks for: all, if it names none.
 
-    Raises `InputError` for one that does not exist, and `TooLargeError` if they have more bytes in the answer than
-    `most_bytes`, before any of it is made.
+    Those that it asks for in shared memory are written there, when all others are made. Raises `InputError` for one
+    that does not exist, or does not fit its memory, and `TooLargeError` if they have more bytes in the answer and in
+    shared memory than `most_bytes`, before any of it is made.
     """
     asked = {output.name: output for output in request.request_outputs or ()}
     for name in asked:
@@ -172,19 +174,28 @@ def output_tensors(result: Mapping[str, Any], request: InferRequest, most_bytes:
     size = 0
     for name, value in values.items():
         binary = asked[name].binary_data if name in asked else request.use_binary_outputs
-        size += bytes_of({name: value}) if binary or request.from_grpc else _text_bytes(value)
+        binary = binary or request.from_grpc or isinstance(asked.get(name), RegionOutput)
+        size += bytes_of({name: value}) if binary else _text_bytes(value)
     if size > most_bytes:
         raise TooLargeError(
             f"the answer would have about {size} bytes, and the server sends at most {most_bytes} (--max-answer); ask "
             "for fewer rows, for fewer outputs by `outputs`, or for binary tensors"
         )
-    tensors = []
+    tensors, shared = [], []
     for name, found in values.items():
         value = np.ascontiguousarray(found).reshape(found.shape)
+        output = asked.get(name)
+        if isinstance(output, RegionOutput):
+            described, data = output.tensor(value, str(from_np_dtype(value.dtype)))
+            tensors.append(described)
+            shared.append((output.span, data))
+            continue
         tensor = InferOutput(name, list(value.shape), from_np_dtype(value.dtype), data=value)
         if request.from_grpc:  # KServe's conversion to its message takes bytes, not an array
             tensor.set_data_from_numpy(tensor.data, binary_data=True)
         tensors.append(tensor)
+    for span, data in shared:
+        span.write(data)
     return tensors
 
 

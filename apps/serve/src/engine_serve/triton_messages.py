@@ -66,6 +66,10 @@ _MESSAGES: Final[Mapping[str, str]] = {
         "19 model_transaction_policy ModelTransactionPolicy"
     ),
     "ModelConfigResponse": "1 config ModelConfig",
+    "SharedMemoryRegion": "1 name string, 2 key string, 3 offset uint64, 4 byte_size uint64",
+    "RegionsEntry": "1 key string, 2 value SharedMemoryRegion",
+    "SystemSharedMemoryStatusResponse": "1 regions RegionsEntry*",
+    "Empty": "",
 }
 """The fields of each message: number, name and type; `*` for repeated ones. Their names are those of the JSON form."""
 
@@ -107,3 +111,7 @@ NAMED_MODEL: Final = _class("NamedModel")
 """`ModelStatisticsRequest` and `ModelConfigRequest`, which have the same fields."""
 STATISTICS: Final = _class("ModelStatisticsResponse")
 CONFIGURATION: Final = _class("ModelConfigResponse")
+REGION: Final = _class("SharedMemoryRegion")
+"""`SystemSharedMemoryRegisterRequest`, and the requests for status and unregistering, which have its first field."""
+REGIONS: Final = _class("SystemSharedMemoryStatusResponse")
+EMPTY: Final = _class("Empty")

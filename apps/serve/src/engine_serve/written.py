@@ -48,7 +48,9 @@ def written(request: InferRequest, response: InferResponse) -> Written:
     for name, is_binary in forms.items():
         output = found[name]
         head: dict[str, Any] = {"name": name, "shape": output.shape, "datatype": output.datatype}
-        if is_binary:
+        if output.parameters:  # where it is in shared memory
+            head["parameters"] = output.parameters
+        elif is_binary:
             tensors.append(_bytes(output))
             head["parameters"] = {"binary_data_size": len(tensors[-1])}
         else:
