@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import queue
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,10 +21,13 @@ from engine_serve import shared_memory
 from engine_serve.shared_memory import Regions
 
 from apps.serve.tests.conftest import Running, dense, expected, running, slow, wait_for, write
+from apps.serve.tests.test_generation_served import CONFIG, DECODER, PROMPTS
 from apps.serve.tests.test_protocol import echoes, refusal
+from apps.serve.tests.test_sequences import history
 from engine import ops
 from engine.errors import Busy, InputError, NotAllowedError, OutOfMemoryError
 from engine.ir import Model, Parameter, Result, f16, f32
+from engine.testing.behaviour.states import History, chunk
 
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs the shared memory of Linux")
 
@@ -43,6 +48,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("shared") / "models"
     for name, model in (("dense", dense()), ("echoes", echoes()), ("slow", slow(5_000_000)), ("pair", pair())):
         write(folder, name, model, 'device = "CPU"\n')
+    (folder / "llama").mkdir()
+    for path in DECODER.parent.glob(DECODER.name + "*"):
+        shutil.copy(path, folder / "llama" / path.name.replace(DECODER.name, "model.onnx"))
+    (folder / "llama" / "config.toml").write_text(CONFIG)
     with running(folder, "--shared-memory", "--max-body", "1", "--max-answer", "1") as found:
         yield found
 
@@ -287,6 +296,35 @@ def test_requests_that_are_refused(client: tuple[Any, Any], server: Running) -> 
     assert "Traceback" not in server.log
 
 
+def test_a_language_model(client: tuple[Any, Any]) -> None:
+    """It takes tokens from shared memory, also over a stream, and refuses to write to it, where nothing would be."""
+    module, made = client
+    prompt, options = np.array([PROMPTS[0]]), {"parameters": {"max_tokens": 5}}
+    sent_tokens = module.InferInput("input_ids", [1, 4], "INT64")
+    sent_tokens.set_data_from_numpy(prompt)
+    right = made.infer("llama", [sent_tokens], **options).as_numpy("tokens").tolist()[0]
+    with memory(4096) as (handle, key):
+        handle._mpsm_handle.buf[: prompt.nbytes] = prompt.tobytes()
+        made.register_system_shared_memory("r", key, 4096)
+        shared = given(module, [1, 4], "r", prompt.nbytes, name="input_ids", datatype="INT64")
+        assert made.infer("llama", [shared], **options).as_numpy("tokens").tolist()[0] == right
+        outputs = [asked(module, "r", 40, 1024, name="tokens")]
+        for tensor in (shared, sent_tokens):
+            message = refusal(made.infer, "llama", [tensor], outputs=outputs, **options)[1]
+            assert "does not write its tokens to shared memory" in message, message
+        if module.__name__.endswith("grpc"):
+            answers = queue.Queue[Any]()
+            made.start_stream(lambda result, error: answers.put((result, error)))
+            made.async_stream_infer("llama", [shared], **options)
+            assert [answers.get(timeout=30)[0].as_numpy("tokens").item() for _ in right] == right
+            made.async_stream_infer("llama", [shared], outputs=outputs, **options)
+            assert "does not write its tokens to shared memory" in str(answers.get(timeout=30)[1])
+            dense_input = given(module, [1, 16], "unknown", ROW)
+            made.async_stream_infer("dense", [dense_input])
+            assert "no region 'unknown'" in str(answers.get(timeout=30)[1])
+            made.stop_stream()
+
+
 def test_data_and_a_region(server: Running) -> None:
     tensor = {"name": "x", "shape": [1, 16], "datatype": "FP32", "data": [1.0] * 16}
     for more, said in (
@@ -443,3 +481,83 @@ def test_a_system_without_memory_for_a_region(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(os, "pwrite", full)
         with pytest.raises(OutOfMemoryError, match="No space left"):
             regions.find("r").span(0, 64).write(b"1234")
+
+
+ODD = [None, True, 1.0, -1, 1 << 70, "64", "", [], {}, "r\u0000", "é" * 300]
+
+
+def test_odd_values_of_parameters(server: Running) -> None:
+    """Each of them is refused by itself or gives the right answer, and none is an error of the server."""
+    import tritonclient.http as module
+
+    made = module.InferenceServerClient(server.http)
+    x = rows(1, 7)
+    with memory(4096) as (handle, key):
+        handle._mpsm_handle.buf[:ROW] = x.tobytes()
+        made.register_system_shared_memory("r", key, 4096)
+        right = {"shared_memory_region": "r", "shared_memory_byte_size": ROW, "shared_memory_offset": 0}
+        places = [(name, value) for name in right for value in ODD]
+        places += [("binary_data", True), ("binary_data", 3), ("binary_data_size", ROW), ("classification", 2)]
+        for (name, value), is_output in itertools.product(places, (False, True)):
+            tensor = {"name": "x", "shape": [1, 16], "datatype": "FP32", "parameters": dict(right)}
+            output = {"name": "y", "parameters": right | {"shared_memory_offset": 1024}}
+            (output if is_output else tensor)["parameters"][name] = value
+            code, answer = sent(server, "models/dense/infer", {"inputs": [tensor], "outputs": [output]})
+            if code == 200:
+                assert name == "binary_data", (name, value)
+                y = np.frombuffer(bytes(handle._mpsm_handle.buf[1024 : 1024 + 32]), np.float32)
+                np.testing.assert_allclose(y, expected(x)[0], atol=1e-5)
+            else:
+                assert (code, "Error: " in answer["error"]) == (400, True), (name, value, answer)
+        for name, value in itertools.product(("key", "byte_size", "offset"), ODD):
+            body = {"key": key, "byte_size": 8, "offset": 0} | {name: value}
+            code, answer = sent(server, "systemsharedmemory/region/odd/register", body)
+            assert (code, "InputError" in answer["error"]) == (400, True), (name, value, answer)
+        for name, statuses in (("%00", (200,)), ("a%2Fb", (200, 404)), ("..", (200, 404)), ("%F0%9F%98%80", (200,))):
+            code, _ = sent(server, f"systemsharedmemory/region/{name}/register", {"key": key, "byte_size": 8})
+            assert code in statuses, name
+        for method in ("GET", "DELETE", "PUT"):
+            assert sent(server, "systemsharedmemory/unregister", {}, method)[0] == 405
+        assert sent(server, "systemsharedmemory/region/r/status", {}, "POST")[0] == 405
+        made.unregister_system_shared_memory()
+    made.close()
+    assert "Traceback" not in server.log
+
+
+def sent(server: Running, path: str, body: Any, method: str = "POST") -> tuple[int, Any]:
+    request = urllib.request.Request(f"http://{server.http}/v2/{path}", json.dumps(body).encode(), method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            text = response.read()
+            return response.status, json.loads(text) if text else None
+    except urllib.error.HTTPError as e:
+        return e.code, json.load(e)
+
+
+def test_a_sequence(tmp_path: Path) -> None:
+    """An output that does not fit its region is an error after the step: the sequence has ended, as after others."""
+    import tritonclient.http as module
+    from tritonclient.utils import shared_memory as triton
+
+    write(tmp_path / "models", "history", history())
+    with running(tmp_path / "models", "--shared-memory") as server, memory(4096) as (handle, key):
+        made, right = module.InferenceServerClient(server.http), History()
+        made.register_system_shared_memory("r", key, 4096)
+        for step, size in enumerate((2048, 2048, 1)):
+            x = chunk(2, float(step))
+            triton.set_shared_memory_region(handle, [x])
+            call = made.infer, "history", [given(module, list(x.shape), "r", x.nbytes)]
+            options = {
+                "outputs": [asked(module, "r", size, 2048, name="total")],
+                "sequence_id": 7,
+                "sequence_start": step == 0,
+            }
+            if size == 1:
+                assert "and the request gives it 1 of region" in refusal(*call, **options)[1]
+                continue
+            shape = call[0](*call[1:], **options).get_output("total")["shape"]
+            found = triton.get_contents_as_numpy(handle, np.float32, shape, 2048).copy()
+            np.testing.assert_allclose(found, right.total(x), atol=1e-5)
+        message = refusal(made.infer, "history", call[2], sequence_id=7)[1]
+        assert "StateError" in message, message
+        made.close()
