@@ -283,9 +283,10 @@ def test_requests_that_are_refused(client: tuple[Any, Any], server: Running) -> 
             status, message = refusal(made.infer, "dense", inputs, outputs=outputs)
             assert said in message, message
             assert status in ("400", "413", "StatusCode.INVALID_ARGUMENT"), (status, message)
-        both = [asked(module, "small", 64, 8, name="same"), asked(module, "same", 64, 71, name="half")]
         numbers = given(module, [4], "small", 16)
-        assert "the same bytes" in refusal(made.infer, "pair", [numbers], outputs=both)[1]
+        for start in (71, 8, 0):
+            both = [asked(module, "small", 64, 8, name="same"), asked(module, "same", 64, start, name="half")]
+            assert "the same bytes" in refusal(made.infer, "pair", [numbers], outputs=both)[1]
         np.testing.assert_array_equal(triton.get_contents_as_numpy(handle, np.float32, [2, 16]), x)
         texts = [given(module, [2], "small", 7, 64, name="text", datatype="BYTES")]
         handle._mpsm_handle.buf[64:71] = b"\4\0\0\0abc"  # ends within a text
@@ -561,3 +562,36 @@ def test_a_sequence(tmp_path: Path) -> None:
         message = refusal(made.infer, "history", call[2], sequence_id=7)[1]
         assert "StateError" in message, message
         made.close()
+
+
+def test_thousands_of_tensors(server: Running) -> None:
+    """Each has an entry of the contents or a region, and none of the outputs have bytes in common, or two of them."""
+    import tritonclient.grpc as over_grpc
+    from tritonclient.grpc import service_pb2
+
+    made = over_grpc.InferenceServerClient(server.grpc)
+    with memory(1 << 16) as (_, key):
+        made.register_system_shared_memory("r", key, 1 << 16)
+        outputs = [
+            {"name": f"{n}", "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 1}}
+            for n in range(7000)
+        ]
+        for place, output in enumerate(outputs):
+            output["parameters"]["shared_memory_offset"] = place
+        tensor = {"name": "x", "shape": [1, 16], "datatype": "FP32", "data": [1.0] * 16}
+        for said in ("there is no output", "'17' and '6999' have the same bytes"):
+            code, answer = sent(server, "models/dense/infer", {"inputs": [tensor], "outputs": outputs})
+            assert (code, said in answer["error"]) == (400, True), answer
+            outputs[6999]["parameters"]["shared_memory_offset"] = 17
+        request = service_pb2.ModelInferRequest(model_name="dense")
+        for place in range(9000):
+            entry = request.inputs.add(name=f"{place}", datatype="FP32", shape=[1])
+            if place % 2:
+                request.raw_input_contents.append(b"1234")
+            else:
+                entry.parameters["shared_memory_region"].string_param = "r"
+                entry.parameters["shared_memory_byte_size"].int64_param = 4
+        with pytest.raises(Exception, match="there is no input"):
+            made._client_stub.ModelInfer(request, timeout=20)
+        made.unregister_system_shared_memory()
+    made.close()

@@ -153,10 +153,7 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
 
 def _payload(request: Any) -> InferRequest:
     """Convert a message to a request of the protocol. Raises `InputError` for invalid tensors or parameters."""
-    if request.raw_input_contents:  # which have no entry for an input in shared memory, and then do not fit the inputs
-        for place, tensor in enumerate(request.inputs):
-            if REGION in tensor.parameters:
-                request.raw_input_contents.insert(place, b"")
+    _add_empty_contents(request)
     try:
         InferenceServicer.validate_grpc_request(request)
         payload = InferRequest.from_grpc(request)
@@ -187,6 +184,16 @@ def _marked(response: Any, *, is_final: bool, marks_final: bool) -> Any:
     if marks_final:
         response.parameters[_FINAL].bool_param = is_final
     return response
+
+
+def _add_empty_contents(request: Any) -> None:
+    """Give each input in shared memory an entry of the raw contents, in which Triton's clients leave it out."""
+    is_shared = [REGION in tensor.parameters for tensor in request.inputs]
+    raw = request.raw_input_contents
+    if raw and any(is_shared) and len(raw) + sum(is_shared) == len(is_shared):
+        given = iter(list(raw))
+        del raw[:]
+        raw.extend(b"" if shared else next(given) for shared in is_shared)
 
 
 def _repository_name(request: Any) -> str:

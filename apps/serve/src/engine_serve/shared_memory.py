@@ -95,6 +95,11 @@ class Span:
     start: int
     size: int
 
+    @property
+    def place(self) -> tuple[tuple[int, int], int]:
+        """The order of spans, by their objects and positions, whatever their regions are."""
+        return self.region.file.identity, self.start
+
     def overlaps(self, other: Span) -> bool:
         """Whether both have a byte in common, also by different regions."""
         is_same = self.region.file.identity == other.region.file.identity

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from kserve import InferOutput, InferRequest
@@ -84,16 +85,17 @@ def _read(spans: list[tuple[Any, Span]]) -> None:
 
 def _find_outputs(request: InferRequest, regions: Regions | None) -> None:
     asked = request.request_outputs or []
-    found: list[RegionOutput] = []
+    found: list[RegionOutput] = []  # a request can name any number of outputs, so that not each pair is compared
     for place, output in enumerate(asked):
         span = _taken(output, f"of output {output.name!r:.80}", regions)
         if span is None:
             continue
-        other = next((each for each in found if each.span.overlaps(span)), None)
-        if other is not None:
-            raise InputError(f"outputs {other.name!r:.80} and {output.name!r:.80} have the same bytes in shared memory")
         asked[place] = RegionOutput(output.name, output.parameters, span)
-        found.append(asked[place])
+        if span.size:
+            found.append(asked[place])
+    for one, other in pairwise(sorted(found, key=lambda each: each.span.place)):
+        if one.span.overlaps(other.span):
+            raise InputError(f"outputs {one.name!r:.80} and {other.name!r:.80} have the same bytes in shared memory")
 
 
 def _taken(tensor: Any, where: str, regions: Regions | None) -> Span | None:
