@@ -131,6 +131,8 @@ def test_rows_of_rounded_caches_are_moved_as_they_are(precision: str) -> None:
         (lambda: BeamSearch(True), "beams is True"),
         (lambda: BeamSearch(1 << 40), "beams is 1099511627776"),
         (lambda: BeamSearch(length_penalty=float("nan")), "length_penalty is nan; expected a number"),
+        (lambda: BeamSearch(length_penalty=1e6), "length_penalty is 1000000.0; expected a number from -16 to 16"),
+        (lambda: BeamSearch(length_penalty=10**400), "length_penalty is 1000"),
         (lambda: BeamSearch(early_stopping="always"), "early_stopping is 'always'; expected True, False or \"never\""),
         (lambda: BeamSearch(early_stopping=1), "early_stopping is 1"),
     ],
@@ -138,6 +140,17 @@ def test_rows_of_rounded_caches_are_moved_as_they_are(precision: str) -> None:
 def test_options_that_are_refused(make: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         make()
+
+
+@pytest.mark.parametrize(("penalty", "most"), [(-16, 10**400), (16, 12)])
+@pytest.mark.parametrize("early_stopping", [False, "never"])
+def test_the_largest_penalties_and_lengths(llama: Any, penalty: float, most: int, early_stopping: Any) -> None:
+    """Their powers are still numbers, by which sequences can be compared."""
+    generator = Generator(llama, stop_tokens=range(20))
+    generator.append([3, 14])
+    (found,) = BeamSearch(2, length_penalty=penalty, early_stopping=early_stopping).search(generator, most)
+    assert len(found) == 2
+    assert all(np.isfinite(each.score) and each.score < 0 for each in found)
 
 
 def test_searches_that_are_refused(llama: Any) -> None:

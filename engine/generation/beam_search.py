@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Final, Literal, Protocol, Self
 
@@ -16,6 +15,9 @@ from engine.startup import dataclass
 Array = NDArray[Any]
 
 _MAX_BEAMS: Final = 1 << 16
+_MAX_PENALTY: Final = 16
+_MAX_TOKENS: Final = 1 << 60
+"""To the power of `_MAX_PENALTY`, it is still a number."""
 
 
 class _Beams(Protocol):
@@ -61,7 +63,8 @@ class BeamSearch:
 
     Attributes:
         beams: the number of sequences that are continued (`num_beams`).
-        length_penalty: scores are divided by the number of tokens to this power: above 0, longer sequences gain.
+        length_penalty: scores are divided by the number of tokens to this power, -16 to 16: above 0, longer sequences
+            gain.
         early_stopping: when the search ends before `max_tokens`. True: as soon as `beams` sequences have ended. False:
             when the likeliest open one, at its present length, does not reach the worst of `beams` that have ended.
             "never": when it could not reach it at any length.
@@ -77,8 +80,15 @@ class BeamSearch:
         if isinstance(self.beams, bool) or not isinstance(self.beams, int) or not 1 <= self.beams <= _MAX_BEAMS:
             raise InputError(f"BeamSearch: beams is {self.beams!r:.80}; expected a number from 1 to {_MAX_BEAMS}")
         penalty = self.length_penalty
-        if isinstance(penalty, bool) or not isinstance(penalty, (int, float)) or not math.isfinite(penalty):
-            raise InputError(f"BeamSearch: length_penalty is {penalty!r:.80}; expected a number")
+        if (
+            isinstance(penalty, bool)
+            or not isinstance(penalty, (int, float))
+            or not -_MAX_PENALTY <= penalty <= _MAX_PENALTY
+        ):
+            raise InputError(
+                f"BeamSearch: length_penalty is {penalty!r:.80}; expected a number from {-_MAX_PENALTY} to "
+                f"{_MAX_PENALTY}"
+            )
         if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
             raise InputError(
                 f'BeamSearch: early_stopping is {self.early_stopping!r:.80}; expected True, False or "never"'
@@ -155,7 +165,8 @@ class _Search:
     """The open and the ended sequences of one prompt."""
 
     def __init__(self, options: BeamSearch, stop_tokens: frozenset[int], prompt: list[int], max_tokens: int) -> None:
-        self._options, self._stop_tokens, self._max_tokens = options, stop_tokens, max_tokens
+        self._options, self._stop_tokens = options, stop_tokens
+        self._max_tokens = min(max_tokens, _MAX_TOKENS)
         self.prompt = prompt
         self.open: list[list[int]] = [[]]
         """The tokens of the sequences that are continued."""
