@@ -258,9 +258,17 @@ def test_sequences_that_cannot_be_gathered(path: Path, compiled: Callable[[str],
         ([(batch, 0, 6)], "cannot gather 6 positions"), ([(batch, 2, 1)], "of sequence 2"),
         ([(batch, -1, 1)], "of sequence -1"),
         ([(compiled("CPU").create_infer_request(), 0, 1)], "requests of the same network"),
+        ([(batch, 0.5, 1)], "of sequence 0.5"), ([(batch, 0, True)], "cannot gather True positions"),
+        (None, "by triples"), ([None], "by triples"), ([(batch, 0)], "by triples"), ([("x", 0, 1)], "by triples"),
     ):  # fmt: skip
         with pytest.raises(StateError, match=said):
-            batch.gather(sources)
+            batch.gather(sources)  # type: ignore[arg-type]
+    for nonsense in (None, [[0], [0, 1]], [0.5], "x"):
+        for method in (batch.reorder, batch.rewind_each, batch.adopt):
+            with pytest.raises(StateError):
+                method(nonsense)
+        with pytest.raises(StateError, match="another request of the same network"):
+            batch.take_sequence(0, nonsense)  # type: ignore[arg-type]
     for name, state in batch.query_state().items():
         np.testing.assert_array_equal(state.get(), before[name])
 

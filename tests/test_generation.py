@@ -328,8 +328,11 @@ def test_positions_of_sequences_move(name: str) -> None:
         np.testing.assert_array_equal(state.get()[:, :, 3:], before[key][:, :, 3:])
     moved = {key: state.get() for key, state in request.query_state().items()}
     for columns in ([[0, 1, 2]], [[0, 1, 3]] * 2, [[0, 1, -1]] * 2, [[], []], [0, 1], [list(range(ROOM + 1))] * 2):
-        with pytest.raises(StateError, match="cannot move positions of variable"):
+        with pytest.raises(StateError, match="cannot move positions"):
             request.move_positions(np.array(columns, np.int64))
+    for nonsense in (None, 0, "x", [[0.5, 1]] * 2, [[True, False]] * 2, [[0], [0, 1]]):
+        with pytest.raises(StateError, match="cannot move positions by"):
+            request.move_positions(nonsense)  # type: ignore[arg-type]
     for key, state in request.query_state().items():
         np.testing.assert_array_equal(state.get(), moved[key])
 

@@ -429,8 +429,8 @@ class AsyncInferRequest(Participant):
         leaves the values unchanged.
         """
         states = self._states()
-        if other._network is not self._network_with_states():
-            raise StateError(f"{self._name}: values are taken from a request of the same network")
+        if not self._is_alike(other):
+            raise StateError(f"{self._name}: values are taken from a request of the same network; got {other!r:.80}")
         if other is not self:
             states.adopt(other._states())
 
@@ -459,8 +459,10 @@ class AsyncInferRequest(Participant):
         several sequences or is longer, which leaves all values unchanged.
         """
         states = self._states()
-        if other is self or other._network is not self._network_with_states():
-            raise StateError(f"{self._name}: a sequence is taken from another request of the same network")
+        if other is self or not self._is_alike(other):
+            raise StateError(
+                f"{self._name}: a sequence is taken from another request of the same network; got {other!r:.80}"
+            )
         states.take_sequence(index, other._states())
 
     def gather(self, sources: Sequence[tuple[AsyncInferRequest, int, int]], *, has_room: bool = True) -> None:
@@ -473,9 +475,13 @@ class AsyncInferRequest(Participant):
         `StateError` if a request belongs to another network or has no such sequence; all leave the values unchanged.
         """
         own, states = self._states(), []
-        for request, index, count in sources:
-            if request._network is not self._network_with_states():
-                raise StateError(f"{self._name}: sequences are gathered from requests of the same network")
+        for each in sources if isinstance(sources, (list, tuple)) else [sources]:
+            if not isinstance(each, (list, tuple)) or len(each) != 3 or not self._is_alike(each[0]):
+                raise StateError(
+                    f"{self._name}: sequences are gathered from requests of the same network, by triples (request, "
+                    f"index, count); got {each!r:.80}"
+                )
+            request, index, count = each
             states.append((own if request is self else request._states(), index, count))
         own.gather(states, has_room=has_room)
 
@@ -528,6 +534,10 @@ class AsyncInferRequest(Participant):
         with self._lock:
             self._require_idle("variables")
             return self._request.states or States((), self._request.signature.network)
+
+    def _is_alike(self, other: object) -> bool:
+        """Whether this is a request of the same network, which must have variables."""
+        return self._network_with_states() is getattr(other, "_network", None)
 
     def _network_with_states(self) -> Any:
         if not self._request.signature.states:

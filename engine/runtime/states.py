@@ -157,7 +157,7 @@ class States:
         Variables that do not grow get the values of the checkpoint at the new length. Raises `StateError`, and keeps
         all values, if that is not possible: a variable is shorter, or there is no such checkpoint.
         """
-        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
+        if not _is_count(count):
             raise StateError(f"{self._network}: rewind takes a number of positions, 0 or more; got {count!r}")
         if not self.ports:
             raise StateError(f"{self._network}: cannot rewind: it has no variables")
@@ -201,7 +201,7 @@ class States:
 
     def keep_checkpoints(self, count: int) -> None:
         """Keep what the last `count` inferences replace, from now on; fewer than before are dropped."""
-        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
+        if not _is_count(count):
             raise StateError(f"{self._network}: keep_checkpoints takes a number of inferences; got {count!r}")
         self._checkpoints = self._checkpoints.resized(int(count))
 
@@ -219,7 +219,7 @@ class States:
     def undo(self, count: int) -> None:
         """Return to the values before the last `count` inferences. Raises `StateError`, and keeps the values."""
         kept = self._checkpoints
-        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or not 0 <= count <= len(kept):
+        if not _is_count(count) or count > len(kept):
             raise StateError(
                 f"{self._network}: cannot undo {count!r} inferences; the variables before the last {len(kept)} are "
                 f"kept, of at most {kept.room} (keep_checkpoints)"
@@ -258,8 +258,8 @@ class States:
 
     def reorder(self, indices: Sequence[int] | Array) -> None:
         """Replace sequence i by sequence `indices[i]`, as beam search does. Raises `StateError`."""
-        order = np.asarray(indices)
-        if order.ndim != 1 or order.dtype.kind not in "iu" or not order.size:
+        order = _integers(indices)
+        if order.ndim != 1 or not order.size:
             raise StateError(f"{self._network}: reorder takes a list of indices of sequences; got {indices!r:.80}")
         for port in self.ports:
             axis = port.variable.batch_axis
@@ -298,6 +298,11 @@ class States:
         Of variables that grow, these are the last positions, behind those of the initial value; of others, the first.
         Raises `StateError`, and keeps all values.
         """
+        given, columns = columns, _integers(columns)
+        if columns.ndim != 2:
+            raise StateError(
+                f"{self._network}: cannot move positions by {given!r:.80}; expected integers [sequences, positions]"
+            )
         moved: dict[str, Held | None] = {}
         for port in self.ports:
             axis = port.variable.axis if port.variable.written_axis is None else port.variable.written_axis
@@ -306,7 +311,7 @@ class States:
                 raise StateError(f"{self._network}: variable `{port.name}` has no positions of sequences to move")
             value = np.array(plain(self.value(port.name)))
             turned = np.moveaxis(value, (batch, axis), (0, 1))
-            count = columns.shape[1] if columns.ndim == 2 else 0
+            count = columns.shape[1]
             is_inside = count and ((columns >= 0) & (columns < count)).all()
             if not is_inside or len(turned) != len(columns) or count > turned.shape[1]:
                 raise StateError(
@@ -335,10 +340,10 @@ class States:
                 (i == port.variable.axis and length <= whole) or (length == 1 if i == axis else length == whole)
                 for i, (whole, length) in enumerate(zip(mine.shape, given.shape, strict=True))
             ]
-            if not all(fits) or not 0 <= index < mine.shape[axis]:
+            if not all(fits) or not _is_count(index) or index >= mine.shape[axis]:
                 raise StateError(
-                    f"{self._network}: cannot replace sequence {index} of variable `{port.name}` {list(mine.shape)} by "
-                    f"{list(given.shape)}"
+                    f"{self._network}: cannot replace sequence {index!r:.80} of variable `{port.name}` "
+                    f"{list(mine.shape)} by {list(given.shape)}"
                 )
             axes.append(axis)
         mine_group, given_group = self._group(), other._group()
@@ -395,8 +400,8 @@ class States:
         self._checkpoints.forget()
 
     def _checked_counts(self, counts: Sequence[int]) -> list[int]:
-        found = np.asarray(counts)
-        if not self.ports or found.ndim != 1 or found.dtype.kind not in "iu" or not found.size or found.min() < 0:
+        found = _integers(counts)
+        if not self.ports or found.ndim != 1 or not found.size or found.min() < 0:
             raise StateError(
                 f"{self._network}: rewind_each takes a number of positions, 0 or more, for each sequence of the "
                 f"variables; got {counts!r:.80}"
@@ -448,12 +453,12 @@ class States:
             why = "has no dimension of sequences" if axis is None else "has no value before the first inference"
             raise StateError(f"{self._network}: cannot gather sequences: variable `{port.name}` {why}")
         others = [i for i in range(len(like.shape)) if i not in (axis, grown)]
-        is_long_enough = grown is None or 0 <= count <= value.shape[grown]
+        is_long_enough = _is_count(count) and (grown is None or count <= value.shape[grown])
         is_alike = len(value.shape) == len(like.shape) and all(value.shape[i] == like.shape[i] for i in others)
-        if not is_alike or not is_long_enough or not 0 <= index < value.shape[axis]:
+        if not is_alike or not is_long_enough or not _is_count(index) or index >= value.shape[axis]:
             raise StateError(
-                f"{self._network}: cannot gather {count} positions of sequence {index} of variable `{port.name}` "
-                f"{list(value.shape)} beside {list(like.shape)}"
+                f"{self._network}: cannot gather {count!r:.80} positions of sequence {index!r:.80} of variable "
+                f"`{port.name}` {list(value.shape)} beside {list(like.shape)}"
             )
 
     @staticmethod
@@ -526,6 +531,20 @@ class _OwnSets:
         if value.group not in self._made:
             self._made[value.group] = value.group.shortened(self._count)
         return GrowingArray(self._made[value.group], value.index)
+
+
+def _is_count(value: object) -> bool:
+    """Whether this is a whole number of 0 or more."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 0)
+
+
+def _integers(value: object) -> Array:
+    """An array of integers; one without dimensions for anything else."""
+    try:
+        found = np.asarray(value)
+    except (ValueError, TypeError, OverflowError):  # such as lists of different lengths
+        return np.array(0)
+    return found if found.dtype.kind in "iu" else np.array(0)
 
 
 def _initial(port: StatePort, lengths: Mapping[str, int]) -> Array:
