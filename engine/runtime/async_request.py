@@ -475,13 +475,12 @@ class AsyncInferRequest(Participant):
         `StateError` if a request belongs to another network or has no such sequence; all leave the values unchanged.
         """
         own, states = self._states(), []
-        for each in sources if isinstance(sources, (list, tuple)) else [sources]:
-            if not isinstance(each, (list, tuple)) or len(each) != 3 or not self._is_alike(each[0]):
-                raise StateError(
-                    f"{self._name}: sequences are gathered from requests of the same network, by triples (request, "
-                    f"index, count); got {each!r:.80}"
-                )
-            request, index, count = each
+        if not isinstance(sources, (list, tuple)) or not all(self._is_source(each) for each in sources):
+            raise StateError(
+                f"{self._name}: sequences are gathered from requests of the same network, by triples (request, index, "
+                f"count); got {sources!r:.80}"
+            )
+        for request, index, count in sources:
             states.append((own if request is self else request._states(), index, count))
         own.gather(states, has_room=has_room)
 
@@ -534,6 +533,10 @@ class AsyncInferRequest(Participant):
         with self._lock:
             self._require_idle("variables")
             return self._request.states or States((), self._request.signature.network)
+
+    def _is_source(self, given: object) -> bool:
+        """Whether this is one of the triples of `gather`, of whatever index and count."""
+        return isinstance(given, (list, tuple)) and len(given) == 3 and self._is_alike(given[0])
 
     def _is_alike(self, other: object) -> bool:
         """Whether this is a request of the same network, which must have variables."""
