@@ -232,6 +232,7 @@ def test_completions_that_a_stop_token_ends(server: Running, alone: Any, tmp_pat
                          {str(token): 1 for token in range(1025)}, {"1": 1, "01": 2})
         ),
         ({"model": "llama", "prompt": [1], "temperature": "9" * 10_000}, 400, "temperature"),
+        *(({"model": "llama", "prompt": [1], "stop": stop}, 400, "`stop` is") for stop in (0, False, {}, [""], [1])),
         ({"model": "llama", "prompt": [1], "stream_options": 1}, 400, "stream_options"),
         ({"model": "llama", "prompt": [1], "stream_options": {"include_usage": 1}}, 400, "include_usage"),
         ({"model": "llama", "prompt": [1], "stream_options": {"chunks": 1}}, 400, "chunks"),

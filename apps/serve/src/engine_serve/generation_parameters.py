@@ -108,7 +108,7 @@ def truth_of(name: str, value: Any) -> bool:
 
 def _stops(value: Any) -> tuple[str, ...]:
     """The texts before which an answer ends."""
-    texts = [value] if isinstance(value, str) and value else value or []
+    texts = [value] * bool(value) if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
         raise InputError(f"`stop` is {value!r:.40}; expected a text, or a list of texts that are not empty")
     if len(texts) > _MAX_STOPS or any(len(text) > _MAX_STOP_LENGTH for text in texts):
