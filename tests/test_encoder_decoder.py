@@ -253,6 +253,10 @@ def test_errors_leave_the_generator_as_it_was(made: Any) -> None:
         generator.generate(prompts, 4, beams=4)  # type: ignore[arg-type]
     assert generator.tokens == []
     assert generator.generate(prompts, 6) == plain
+    for what in ("names", "cross"):
+        for given in ("x", np.zeros(2)):
+            with pytest.raises(InputError, match=f"{what} is .*; expected "):
+                EncoderDecoder(encoder, decoder, **{what: given})
     drawn = EncoderDecoder(encoder, decoder, Sampling(temperature=1.0))
     drawn.encode(inputs_of(name))
     with pytest.raises(InputError, match="a beam search draws no tokens"):

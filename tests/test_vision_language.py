@@ -200,6 +200,7 @@ def test_errors_leave_the_generator_as_it_was(made: tuple[str, Any]) -> None:
             ),
             (prompt, picture(name) | {"image_grid_thw": np.array([[2, 4, 4]])}, "films are not supported"),
             (prompt, picture(name) | {"image_grid_thw": np.array([4.0])}, "expected integers [pictures, 3]"),
+            (prompt, picture(name) | {"image_grid_thw": [[1], [4, 4]]}, "expected integers [pictures, 3]"),
         ]
     for tokens, pictures, said in wrong:
         with pytest.raises(InputError) as found:
@@ -224,6 +225,9 @@ def test_parts_that_do_not_fit() -> None:
         (gemma, {"names": {"pixels": "x"}}, "unknown role `pixels`"),
         (gemma, {"names": {"inputs_embeds": "x"}}, "no input 'x'"),
         (gemma, {"embedding_names": {"input_ids": "x"}}, "no input 'x'"),
+        (gemma, {"embedding_names": {"pixels": "x"}}, "unknown role `pixels` in embedding_names"),
+        (gemma, {"embedding_names": ["x"]}, "embedding_names is ['x']; expected names by role"),
+        (gemma, {"names": "x"}, "names is 'x'; expected names by role"),
     ]
     for networks, options, said in wrong:
         with pytest.raises(InputError) as found:

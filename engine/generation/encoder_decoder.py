@@ -12,7 +12,15 @@ from engine.errors import InputError
 from engine.generation.batch import Batch
 from engine.generation.cross_inputs import CrossInputs, taken
 from engine.generation.generator import Generator
-from engine.generation.roles import IDS, MASK, Tokens, checked_rows, checked_stop_tokens, largest_token
+from engine.generation.roles import (
+    IDS,
+    MASK,
+    Tokens,
+    checked_rows,
+    checked_stop_tokens,
+    given_names,
+    largest_token,
+)
 from engine.generation.sampling import Sampling
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 
@@ -54,7 +62,9 @@ class EncoderDecoder(Generator):
         checkpoints: int = 0,
     ) -> None:
         self._encoder = encoder
-        self._cross = CrossInputs(encoder.signature, decoder.signature, names or {}, cross or {})
+        self._cross = CrossInputs(
+            encoder.signature, decoder.signature, given_names(names), {} if cross is None else cross
+        )
         self._encoder_request = encoder.create_infer_request()
         self._encoded = _NOTHING
         """The decoder's inputs, a row for each sequence that was encoded."""

@@ -31,7 +31,10 @@ class Grid:
 
 def grids_of(given: Any, merged: int) -> list[Grid]:
     """The grids of pictures [pictures, 3]: patches in time, height and width. Raises `InputError`."""
-    found = np.asarray(given)
+    try:
+        found = np.asarray(given)
+    except (ValueError, TypeError) as e:
+        raise InputError(f"`{GRID}` is {given!r:.80}; expected integers [pictures, 3]") from e
     if found.ndim != 2 or found.shape[1] != 3 or found.dtype.kind not in "iu":
         raise InputError(f"`{GRID}` has shape {found.shape} and type {found.dtype}; expected integers [pictures, 3]")
     made = []

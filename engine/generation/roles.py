@@ -92,6 +92,14 @@ def shown(token: int) -> str:
     return str(token) if -(2**64) < token < 2**64 else f"of {token.bit_length()} bits"
 
 
+def given_names(names: Mapping[str, str] | None, what: str = "names") -> dict[str, str]:
+    """Names by role, none by default. Raises `InputError` for anything else."""
+    found = {} if names is None else names
+    if not isinstance(found, Mapping) or not all(isinstance(each, str) for pair in found.items() for each in pair):
+        raise InputError(f"{what} is {names!r:.80}; expected names by role, such as {{'{IDS}': 'tokens'}}")
+    return dict(found)
+
+
 def checked_names(
     signature: Signature,
     names: Mapping[str, str],
@@ -104,8 +112,7 @@ def checked_names(
 
     The inputs of adapters and `further` ones have no role. Without `has_ids`, the model need not take tokens.
     """
-    if not isinstance(names, Mapping):
-        raise InputError(f"names is {names!r:.80}; expected names by role, such as {{'{IDS}': 'tokens'}}")
+    names = given_names(names)
     if unknown := names.keys() - {*roles, LOGITS}:
         raise InputError(f"unknown role `{min(unknown)}` in names; expected {', '.join((*roles, LOGITS))}")
     given = {port.name for port in signature.inputs}

@@ -13,7 +13,7 @@ from engine.generation.batch import Batch
 from engine.generation.beam_search import BeamSearch
 from engine.generation.generator import Generator
 from engine.generation.picture_positions import GRID, Grid, grids_of, positions_of
-from engine.generation.roles import IDS, POSITIONS, Tokens, checked_rows, input_for, largest_token
+from engine.generation.roles import IDS, POSITIONS, Tokens, checked_rows, given_names, input_for, largest_token
 from engine.generation.sampling import Sampling
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, Signature
 
@@ -21,6 +21,8 @@ Array = NDArray[Any]
 
 EMBEDS: Final = "inputs_embeds"
 FEATURES: Final = "image_features"
+_PARTS: Final = (IDS, FEATURES, EMBEDS)
+"""The roles of the embedding part's inputs and of its output."""
 
 
 class VisionLanguage(Generator):
@@ -61,10 +63,13 @@ class VisionLanguage(Generator):
         embedding_names: Mapping[str, str] | None = None,
         checkpoints: int = 0,
     ) -> None:
-        given = {} if names is None else dict(names)
+        given = given_names(names)
         self._embeds = given.pop(EMBEDS, EMBEDS)
         self._vision, self._embedding = vision, embedding
-        self._part_names = {role: (embedding_names or {}).get(role, role) for role in (IDS, FEATURES, EMBEDS)}
+        of_embedding = given_names(embedding_names, "embedding_names")
+        if unknown := of_embedding.keys() - _PARTS:
+            raise InputError(f"unknown role `{min(unknown)}` in embedding_names; expected {', '.join(_PARTS)}")
+        self._part_names = {role: of_embedding.get(role, role) for role in _PARTS}
         self._features_name = _only_output(vision.signature)
         decoder.signature.find_input(self._embeds)
         self._feature_width = _checked_width(
