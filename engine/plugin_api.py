@@ -24,6 +24,7 @@ A device is a Python package with an entry point in the group `engine.plugins`, 
 |                     | `node_counts`               | optional | returns how many nodes run on the evaluator         |
 |                     | `can_share`                 | optional | says whether copies may share plans and weights     |
 |                     | `begin_sharing`             | optional | gives a copy of a network memory of its own         |
+|                     | `prepare`                   | optional | makes plans for shapes before their inferences      |
 | `SyncInferRequest`  | `start_pipeline`            | required | computes, or hands the work to the device           |
 |                     | `infer_preprocess`          | optional | prepares the inputs on the host before that         |
 |                     | `wait_pipeline`             | optional | waits for the device                                |

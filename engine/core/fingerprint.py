@@ -13,7 +13,6 @@ from engine.errors import EngineError, NativeCoreError
 from engine.files.digest import sha256
 from engine.ir import Constant, Model, Node
 from engine.native import cores
-from engine.ops.packed_columns import PackedColumns
 from engine.plugin_api import API_VERSION, Config, Plugin, engine_version
 from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, DEVICE_ID, ENABLE_MMAP, FULL_DEVICE_NAME, MAX_TENSOR_BYTES
 
@@ -38,6 +37,7 @@ def cache_key(model: Model, identity: dict[str, Any]) -> str:
     `rt_info` that a blob cannot hold. Raises `ModelError` if the model cannot be written as ONNX.
     """
     from engine.onnx import split_model
+    from engine.ops.packed_columns import PackedColumns
     from engine.ops.tensors import tensor_to_raw  # which imports onnx
 
     packed: list[Constant] = []

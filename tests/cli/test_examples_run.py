@@ -26,6 +26,8 @@ Engine = Callable[..., Any]
 LEFT_OUT = {
     "decoder.": "tests/test_generation.py has language models",
     "models/phi": "tests/test_genai_folder.py has such folders",
+    "models/t5": "tests/test_encoder_decoder_folder.py has such folders",
+    "models/whisper": "tests/test_encoder_decoder_folder.py has such folders",
     "-o /": "a folder that only root can write",
     "benchmark model.onnx": "takes 5 seconds; test_benchmark_command.py tests these options with less",
     "-t 30": "takes 30 seconds",
