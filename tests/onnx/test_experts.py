@@ -296,15 +296,20 @@ def test_infinite_values_without_a_choice(bits: int, device: str) -> None:
 @DEVICES
 @pytest.mark.parametrize("bits", [0, 4])
 @pytest.mark.parametrize("normalized", [0, 1])
-def test_nan_of_the_router_fails_the_inference(bits: int, normalized: int, device: str) -> None:
-    """onnxruntime gives zeros for such a token, or leaves the NaN out, by its place: an answer that looks right."""
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_of_the_router_without_a_softmax_fail_the_inference(
+    bits: int, normalized: int, value: float, device: str
+) -> None:
+    """onnxruntime gives zeros for such a token, or leaves NaN out, by its place: an answer that looks right."""
     mixture = Mixture("silu", bits=bits, normalize_routing_weights=normalized)
     network = Core().compile_model(mixture.proto().SerializeToString(), device)
     (expected,) = network(mixture.feed()).values()
     expected = np.array(expected)
     wrong = mixture.feed()
     wrong["router"] = wrong["router"].copy()
-    wrong["router"][1, 0] = wrong["router"][3, EXPERTS - 1] = np.nan
+    if value == -np.inf:  # without any expert; single ones are only not chosen
+        wrong["router"][[1, 3]] = value
+    wrong["router"][1, 0] = wrong["router"][3, EXPERTS - 1] = value
     with pytest.raises(InputError, match=r"experts/ExpertMatMul.*row 1 has no experts, .* NaN; expected numbers"):
         network(wrong)
     (found,) = network(mixture.feed()).values()

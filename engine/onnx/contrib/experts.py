@@ -70,7 +70,7 @@ def _quantized_moe(call: ContribCall) -> list[Output]:
         if call.has_input(index):
             layers.append(_Layer.of_codes(call, number, index, experts))
     call.choice("normalize_routing_weights", 0, (0, 1))
-    choice = _routing(call, experts, normalizes=True)
+    choice = _routing(call, experts, normalizes=True, has_weights=call.has_input(14))
     if call.has_input(14):
         choice = replace(choice, weights=_given_weights(call, choice.indices))
     return [_mixture(call, layers, choice)]
@@ -94,7 +94,7 @@ class _Choice:
 
     Attributes:
         indices: within the range, also for tokens with NaN.
-        checked: the indices; `NO_EXPERT` for values that are NaN, which fails the inference.
+        checked: the indices; `NO_EXPERT` for values that are NaN or have no softmax, which fails the inference.
     """
 
     weights: Output
@@ -102,8 +102,8 @@ class _Choice:
     checked: Output
 
 
-def _routing(call: ContribCall, experts: int, *, normalizes: bool) -> _Choice:
-    """The chosen experts and their weights.
+def _routing(call: ContribCall, experts: int, *, normalizes: bool, has_weights: bool = False) -> _Choice:
+    """The chosen experts and their weights, which an input replaces with `has_weights`.
 
     Of equal values, TopK chooses the first ones, and onnxruntime the last ones: so experts are counted from the end.
     """
@@ -117,12 +117,14 @@ def _routing(call: ContribCall, experts: int, *, normalizes: bool) -> _Choice:
     backwards = emit("Slice", probabilities, i64s([-1]), i64s([-(experts + 1)]), i64s([1]), i64s([-1]))
     largest = _emit_two("TopK", backwards, i64s([count]), axis=-1)
     chosen = emit("Sub", i64_scalar(experts - 1), largest[1])
-    # TopK counts NaN as the largest value, so that it is among the chosen ones.
-    checked = emit("Where", emit("IsNaN", largest[0]), i64_scalar(NO_EXPERT), chosen)
     if normalizes:
-        return _Choice(emit("Softmax", largest[0], axis=-1), chosen, checked)
-    weights = emit("GatherElements", emit("Softmax", probabilities, axis=-1), chosen, axis=1)
-    return _Choice(weights, chosen, checked)
+        weights = emit("Softmax", largest[0], axis=-1)
+    else:
+        weights = emit("GatherElements", emit("Softmax", probabilities, axis=-1), chosen, axis=1)
+    # TopK counts NaN as the largest value, so that it is among the chosen ones. Weights are also NaN if a value is
+    # infinite, or if all are minus infinity.
+    unsure = emit("IsNaN", largest[0] if has_weights else weights)
+    return _Choice(weights, chosen, emit("Where", unsure, i64_scalar(NO_EXPERT), chosen))
 
 
 def _given_weights(call: ContribCall, chosen: Output) -> Output:
