@@ -37,6 +37,7 @@ class ServerCollector(Collector):  # type: ignore[misc]
         lowered = CounterMetricFamily(
             "engine_lowered_plans", "Plans that the device made for shapes since the model was loaded.", labels=_MODEL
         )
+        memory = GaugeMetricFamily("engine_model_bytes", "Bytes that a model takes.", labels=_MODEL)
         kept = GaugeMetricFamily("engine_sequence_bytes", "Bytes of the variables of sequences.", labels=_MODEL)
         for name, version, state in self._repository.states():
             labels = (name, version)
@@ -49,11 +50,12 @@ class ServerCollector(Collector):  # type: ignore[misc]
             if state.model.sequences is not None:
                 sequences.add_metric(labels, state.model.sequences.count)
                 kept.add_metric(labels, state.model.sequences.nbytes)
+            memory.add_metric(labels, state.model.memory_bytes)
             if (plans := state.model.lowered_plans()) is not None:
                 lowered.add_metric(labels, plans)
             if (sizes := state.model.batch_sizes()) is not None:
                 batches.add_metric(labels, *_buckets(sizes))
-        yield from (waiting, held, running, ready, batches, sequences, kept, lowered)
+        yield from (waiting, held, running, ready, batches, sequences, kept, lowered, memory)
         yield from self._of_language_models()
         busy = CounterMetricFamily("engine_device_busy_seconds", "Seconds with an inference.", labels=("device",))
         for device, seconds in self._repository.clock.seconds().items():

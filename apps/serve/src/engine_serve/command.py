@@ -56,6 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the longest answer of an inference, estimated before it is written (default: 256 MiB)",
     )
     parser.add_argument(
+        "--memory-limit",
+        metavar="MIB",
+        type=positive,
+        help="how much memory all models may take: the least recently used ones are unloaded when another one is "
+        "loaded, and loaded again by the next request (default: no limit)",
+    )
+    parser.add_argument(
         "--max-requests",
         metavar="N",
         type=positive,
@@ -167,6 +174,7 @@ def run(args: argparse.Namespace) -> int:
         stuck_seconds=args.stuck_after,
         allows_loading=not args.no_loading,
         shares_memory=args.shared_memory,
+        memory_limit=None if args.memory_limit is None else args.memory_limit << 20,
         max_answer_bytes=args.max_answer << 20,
         certificate=_path(args.tls_cert),
         private_key=_path(args.tls_key),

@@ -77,12 +77,20 @@ class DataPlane(KServeDataPlane):  # type: ignore[misc]
         except EngineError as e:
             raise Refused(e) from e
 
+    async def awake(self, name: str) -> None:
+        """Load a model that was unloaded to make room, before a request to it. Raises `Refused` if there is no room."""
+        try:
+            await self._repository.awake(name)
+        except EngineError as e:
+            raise Refused(e) from e
+
     async def get_model(self, name: str) -> ServedModel:
         """Like `get_model_from_registry`: a request does not load a model that is not ready. Raises `Refused`."""
         return self.get_model_from_registry(name)
 
     async def model_metadata(self, model_name: str) -> dict[str, Any]:
         """Name, versions, inputs and outputs of a model. Raises `Refused`."""
+        await self.awake(model_name)
         model = self.get_model_from_registry(model_name)
         return {
             "name": model.name,
@@ -105,8 +113,9 @@ class DataPlane(KServeDataPlane):  # type: ignore[misc]
         models = [s.model for known, _, s in self._repository.states() if not name or known == name]
         return {"model_stats": [model.statistics() for model in models if model is not None]}
 
-    def model_configuration(self, model_name: str) -> dict[str, Any]:
+    async def model_configuration(self, model_name: str) -> dict[str, Any]:
         """The configuration of a model, in the form of Triton's. Raises `Refused`."""
+        await self.awake(model_name)
         return triton_config(self.get_model_from_registry(model_name))
 
     async def take_shared(self, request: InferRequest) -> None:

@@ -61,6 +61,11 @@ class EncoderModel(ServedModel):
         self._rows, self._length = _fixed(network)
         self._output = _output_of(network, self.encoder)
 
+    @property
+    def openai_names(self) -> tuple[str, ...]:
+        """Its name."""
+        return (self.name,)
+
     def sequence(self, given: str | Sequence[int], second: str | None = None) -> Encoded:
         """A text, a pair of texts, or tokens. Raises `InputError` for tokens that the tokenizer lacks, and for what is
         longer than the model takes.

@@ -33,6 +33,7 @@ def encoder_router(data_plane: DataPlane) -> APIRouter:
     async def embeddings(request: Request) -> Response:
         body = await object_of(request)
         with refusing(str(body.get("model"))):
+            await data_plane.awake(model_name(body))
             given, model = _given(body, _EMBEDDINGS), _encoder(data_plane, body)
             if model.encoder.pooling == "score":
                 raise UnsupportedError(f"model `{model.name}` computes scores; send `query` and `documents` to rerank")
@@ -58,6 +59,7 @@ def encoder_router(data_plane: DataPlane) -> APIRouter:
     async def rerank(request: Request) -> Response:
         body = await object_of(request)
         with refusing(str(body.get("model"))):
+            await data_plane.awake(model_name(body))
             given, model = _given(body, _RERANK), _encoder(data_plane, body)
             if model.encoder.pooling != "score":
                 raise UnsupportedError(f"model `{model.name}` computes vectors; send texts to embeddings")

@@ -54,6 +54,7 @@ async def _begun(data_plane: DataPlane, name: str, request: Request) -> tuple[Ge
     """The model, the body, and the pieces of the answer. Raises `Refused`."""
     body = await object_of(request)
     with refusing(name):
+        await data_plane.awake(name)
         model = generative_model(data_plane, name)
         prompt = model.prompt(_prompt(body), _parameters(body))
         headers = dict(request.headers)

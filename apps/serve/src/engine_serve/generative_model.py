@@ -15,7 +15,16 @@ from typing import Any, Final
 import numpy as np
 from kserve import InferOutput, InferRequest, InferResponse
 
-from engine.errors import Busy, Cancelled, DeadlineExceeded, EngineError, InputError, TooLargeError, UnsupportedError
+from engine.errors import (
+    Busy,
+    Cancelled,
+    DeadlineExceeded,
+    EngineError,
+    InputError,
+    NotReadyError,
+    TooLargeError,
+    UnsupportedError,
+)
 from engine.generation import (
     Adapter,
     Constraint,
@@ -46,6 +55,8 @@ _log = logging.getLogger("engine.serving")
 
 IDS: Final = "input_ids"
 TOKENS: Final = "tokens"
+OF_MODEL: Final = ":"
+"""Between the name of a model and of its adapter."""
 _PREPARED_TOKENS: Final = 128
 
 
@@ -156,7 +167,7 @@ class GenerativeModel(ServedModel):
         self._sequences = self.queue = GeneratedSequences(self._generation.slots)
         # A thread for each sequence waits for its next token.
         self._readers = ThreadPoolExecutor(self._generation.slots + config.queue_size, f"engine-tokens-{name}")
-        self.text, self._chat, self._is_retired = text, chat, False
+        self.text, self._chat, self._is_retired, self._is_closed = text, chat, False, False
         variables = [each for each in network.variables if each.axis is not None]
         bounds = [each.bound - each.initial.shape[each.axis or 0] for each in variables if each.bound is not None]
         self._bound = min(bounds, default=None)
@@ -181,6 +192,17 @@ class GenerativeModel(ServedModel):
     def scheduled(self) -> SchedulerStatistics:
         """What its scheduler does now, and has proposed since it was loaded."""
         return self._scheduler.statistics
+
+    @property
+    def openai_names(self) -> tuple[str, ...]:
+        """Its name, without and with each adapter."""
+        return (self.name, *(f"{self.name}{OF_MODEL}{adapter}" for adapter in self.adapters))
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of the network, of the keys and values of sequences, and of those that are kept."""
+        found = self.scheduled
+        return super().memory_bytes + found.state_bytes + found.prefix_bytes
 
     def warm_up(self, tokens: int | None = None) -> None:
         """Have the network prepare prompts of so many tokens, and batches of tokens after them; by default of 128, or
@@ -281,6 +303,8 @@ class GenerativeModel(ServedModel):
         times = [time.perf_counter()]
         with generation_span(self.name, self.version, self.device, headers, len(prompt.tokens), times) as span:
             with refusing(self.name):
+                if self._is_closed:
+                    raise NotReadyError(f"model `{self.name}` was unloaded or loaded again; send the request again")
                 self.require_room(1)
             async with contextlib.aclosing(self._measured(prompt, deadline, span)) as pieces:
                 async for piece in pieces:
@@ -424,6 +448,7 @@ class GenerativeModel(ServedModel):
             self._close()
 
     def _close(self) -> None:
+        self._is_closed = True
         if self._chat is not None:
             self._chat.close()
         self._readers.submit(self._scheduler.close)

@@ -67,7 +67,7 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
 
     async def model_configuration(self, request: Any, context: Any) -> Any:
         """Triton's configuration of a model. KServe's service has no such method."""
-        found = self._data_plane.model_configuration(_key(request.name, request.version))
+        found = await self._data_plane.model_configuration(_key(request.name, request.version))
         return ParseDict({"config": found}, CONFIGURATION())
 
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -102,7 +102,9 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
                 yield stream_message(None, e.details)
 
     async def _responses(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
-        model = self._data_plane.get_model_from_registry(_key(request.model_name, request.model_version))
+        name = _key(request.model_name, request.model_version)
+        await self._data_plane.awake(name)
+        model = self._data_plane.get_model_from_registry(name)
         marks_final = _take_flag(request.parameters, _EMPTY_FINAL)
         if not isinstance(model, GenerativeModel):
             yield _marked(await self._inferred(request, context), is_final=True, marks_final=marks_final)
@@ -132,6 +134,7 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
 
     async def _inferred(self, request: Any, context: Any) -> Any:
         name = _key(request.model_name, request.model_version)
+        await self._data_plane.awake(name)
         self._data_plane.get_model_from_registry(name)
         try:
             payload = _payload(request)

@@ -52,6 +52,7 @@ class InferRoute:
 
     async def _inferred(self, name: str, scope: Scope, body: bytes) -> tuple[InferRequest, InferResponse]:
         headers = _headers(scope["headers"])
+        await self._data_plane.awake(name)
         model = self._data_plane.get_model_from_registry(name)
         payload = self._data_plane.decode_inference_request(body, headers, name)
         await self._data_plane.take_shared(payload)

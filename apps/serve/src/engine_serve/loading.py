@@ -95,6 +95,11 @@ def file_identity(path: Path) -> tuple[Any, ...]:
     return (path, *found)
 
 
+def size_of(identity: tuple[Any, ...]) -> int:
+    """The bytes of the files of a model's folder, by their `file_identity`."""
+    return sum(size for _, _, size, _ in identity[1:])
+
+
 def _required(path: Path, configured: BlobRelease | None, given: BlobRelease | None) -> BlobRelease | None:
     """The release that satisfies both the model's configuration and the server's option."""
     if configured is None or given is None:

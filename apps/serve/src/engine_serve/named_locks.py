@@ -17,6 +17,10 @@ class NamedLocks:
     def __len__(self) -> int:
         return len(self._locks)
 
+    def is_held(self, name: str) -> bool:
+        """Whether an operation on the name runs or waits."""
+        return name in self._locks
+
     @contextlib.asynccontextmanager
     async def hold(self, name: str) -> AsyncIterator[None]:
         """Wait until the name is not held, and hold it during the block."""

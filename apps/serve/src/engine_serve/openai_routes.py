@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -19,22 +19,15 @@ from engine_serve.answers import Answer, merged
 from engine_serve.chat_requests import chat_request
 from engine_serve.data_plane import DataPlane
 from engine_serve.deadlines import seconds_left
-from engine_serve.encoder_model import EncoderModel
 from engine_serve.events import DONE, event_response
 from engine_serve.generation_routes import generative_model
-from engine_serve.generative_model import GenerativeModel, Prompt
+from engine_serve.generative_model import OF_MODEL, GenerativeModel, Prompt
 from engine_serve.json_objects import object_of
 from engine_serve.openai_errors import PREFIX, error_object
 from engine_serve.openai_forms import ChatForm, CompletionForm, Form
 from engine_serve.openai_requests import Asked, completion_request, model_name, prompts_of
 from engine_serve.refusals import Refused, refusing
 from engine_serve.repository import Repository
-from engine_serve.served_model import ServedModel
-
-_KINDS: Final = (GenerativeModel, EncoderModel)
-"""The models that OpenAI's routes have."""
-_OF_MODEL: Final = ":"
-"""Between the name of a model and of its adapter."""
 
 
 def openai_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
@@ -45,6 +38,7 @@ def openai_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
     async def completions(request: Request) -> Response:
         body = await object_of(request)
         with refusing(str(body.get("model"))):
+            await data_plane.awake(model_name(body).partition(OF_MODEL)[0])
             model, adapter = adapted_model(data_plane, model_name(body))
             asked = completion_request(body)
             given = [model.prompt(each, asked.asked.parameters) for each in asked.prompts]
@@ -56,6 +50,7 @@ def openai_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
     async def chats(request: Request) -> Response:
         body = await object_of(request)
         with refusing(str(body.get("model"))):
+            await data_plane.awake(model_name(body).partition(OF_MODEL)[0])
             model, adapter = adapted_model(data_plane, model_name(body))
             asked = chat_request(body)
             if asked.choice.kind == "auto":
@@ -65,13 +60,11 @@ def openai_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
             return await answer(request, model, asked.asked, [prompt], form, adapter)
 
     async def models() -> Response:
-        known = [model for model in repository.get_models().values() if isinstance(model, _KINDS)]
-        names = [name for model in known for name in _names(model)]
+        names = repository.openai_names()
         return JSONResponse({"object": "list", "data": [_described(name, started) for name in names]})
 
     async def model(name: str) -> Response:
-        known = [each for each in repository.get_models().values() if isinstance(each, _KINDS)]
-        if name not in [each for model in known for each in _names(model)]:
+        if name not in repository.openai_names():
             raise Refused(NotServedError(f"there is no model {name!r:.80} for OpenAI's routes"))
         return JSONResponse(_described(name, started))
 
@@ -86,7 +79,7 @@ def adapted_model(data_plane: DataPlane, name: str) -> tuple[GenerativeModel, Ad
     """The language model of a name, and the adapter if the name is `MODEL:ADAPTER`. Raises `Refused`, and
     `NotServedError` for an unknown adapter.
     """
-    base, separator, adapter = name.partition(_OF_MODEL)
+    base, separator, adapter = name.partition(OF_MODEL)
     try:
         return generative_model(data_plane, name), None
     except Refused as e:
@@ -147,12 +140,6 @@ def _usage(before: int, count: int) -> dict[str, int]:
 def _echo(model: GenerativeModel, prompt: str | list[int]) -> str:
     """The text of a prompt, which its answers begin with."""
     return prompt if isinstance(prompt, str) else model.require_text("`echo` needs text").decode(prompt)
-
-
-def _names(model: ServedModel) -> list[str]:
-    """The names by which clients ask for a model, without and with its adapters."""
-    adapters = model.adapters if isinstance(model, GenerativeModel) else ()
-    return [model.name, *(f"{model.name}{_OF_MODEL}{adapter}" for adapter in adapters)]
 
 
 def _described(name: str, created: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class ServerOptions:
         stuck_seconds: an inference that takes longer makes the server not alive.
         allows_loading: whether clients may load, reload and unload models.
         shares_memory: whether clients may send and take tensors by shared memory of the server's user.
+        memory_limit: how many bytes all models may take; None for no limit.
         certificate, private_key: files in PEM form, for TLS with both protocols; None for none.
         tokens: a file with a token in each line; a request must have one of them; None for no such requirement.
     """
@@ -42,6 +43,7 @@ class ServerOptions:
     stuck_seconds: float = 600.0
     allows_loading: bool = True
     shares_memory: bool = False
+    memory_limit: int | None = None
     certificate: Path | None = None
     private_key: Path | None = None
     tokens: Path | None = None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from kserve import ModelRepository
 from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 
 from engine.core import Core
-from engine.errors import EngineError, NotAllowedError, NotReadyError, NotServedError, RepositoryError
+from engine.errors import Busy, EngineError, NotAllowedError, NotReadyError, NotServedError, RepositoryError
 from engine.generation.roles import LOGITS, vocabulary_of
 from engine_serve.chat_template import find_chat_template
 from engine_serve.daemon_threads import DaemonThreads
@@ -22,7 +24,7 @@ from engine_serve.encoder_model import EncoderModel
 from engine_serve.ended_sequences import EndedTables
 from engine_serve.folders import ModelFolder, list_names, read_folder
 from engine_serve.generative_model import GenerativeModel
-from engine_serve.loading import BlobOptions, file_identity, load_adapters, load_network
+from engine_serve.loading import BlobOptions, file_identity, load_adapters, load_network, size_of
 from engine_serve.metrics import DeviceClock, Tally
 from engine_serve.model_config import ModelConfig
 from engine_serve.model_text import find_text
@@ -49,10 +51,16 @@ class VersionState:
     model: ServedModel | None
     reason: str = ""
     identity: tuple[Any, ...] = ()
+    is_parked: bool = False
+    """Whether it was unloaded to make room, and the next request loads it."""
+    parked_names: tuple[str, ...] = ()
+    """By which clients of OpenAI's routes asked for it before."""
 
     @property
     def problem(self) -> str | None:
         """Why it cannot be used; None if it can."""
+        if self.is_parked:
+            return None
         if self.model is None:
             return self.reason
         return f"{self.model.problem}; load it again" if self.model.problem else None
@@ -66,7 +74,14 @@ class Repository(ModelRepository):  # type: ignore[misc]
     before end on the old one, which stays if the reload fails.
     """
 
-    def __init__(self, root: Path, core: Core, blobs: BlobOptions, most_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
+    def __init__(
+        self,
+        root: Path,
+        core: Core,
+        blobs: BlobOptions,
+        most_answer_bytes: int = MAX_ANSWER_BYTES,
+        memory_limit: int | None = None,
+    ) -> None:
         super().__init__(str(root))
         self._most_answer_bytes = most_answer_bytes
         self._root, self._core, self._blobs = root, core, blobs
@@ -75,6 +90,11 @@ class Repository(ModelRepository):  # type: ignore[misc]
         self._problems: dict[str, str] = {}
         """Names without any version, and why."""
         self._ended = EndedTables()
+        self._memory_limit = memory_limit
+        self._loading = asyncio.Lock()
+        """If there is a limit, models are loaded one after another, since each counts what the others take."""
+        self._used: dict[str, float] = {}
+        """When each model was last asked for, if there is a limit."""
         self._locks, self._threads = NamedLocks(), DaemonThreads("engine-loading")
         self._next_loads: dict[str, asyncio.Task[bool]] = {}
         """The loadings that have not begun."""
@@ -92,16 +112,32 @@ class Repository(ModelRepository):  # type: ignore[misc]
         """All names, with the model that requests without a version get."""
         return {name: self.get_model(name) for name in sorted({*self._entries, *self._problems})}
 
+    def openai_names(self) -> list[str]:
+        """The names of models for OpenAI's routes that are ready, in their order."""
+        found: list[str] = []
+        for name in sorted(self._entries):
+            with suppress(NotReadyError):
+                state = self._state(name)
+                if state.problem is None:
+                    found += state.parked_names if state.model is None else state.model.openai_names
+        return found
+
     async def is_model_ready(self, name: str) -> bool:
         """Whether requests of this name can be answered. Raises `NotServedError`."""
         try:
-            self.require(name)
+            return self._state(name).problem is None
         except NotReadyError:
             return False
-        return True
 
     def require(self, name: str) -> ServedModel:
         """Like `get_model`. Raises `NotServedError` for an unknown name or version, `NotReadyError` with the reason."""
+        state = self._state(name)
+        if state.model is None or state.problem is not None:
+            why = state.reason if state.model is None else state.problem
+            raise NotReadyError(f"model `{name.partition('/')[0]}` is not ready: {why}")
+        return state.model
+
+    def _state(self, name: str) -> VersionState:
         name, _, version = name.partition("/")
         if name in self._problems:
             raise NotReadyError(f"model `{name}` is not ready: {self._problems[name]}")
@@ -110,16 +146,30 @@ class Repository(ModelRepository):  # type: ignore[misc]
         states = self._entries[name]
         if not version:
             ready = [number for number, state in states.items() if state.problem is None]
-            state = states[max(ready or states)]
-        elif version.isascii() and version.isdecimal() and int(version[:10]) in states:
-            state = states[int(version[:10])]
-        else:
-            raise NotServedError(
-                f"model `{name}` has no version {version!r:.20}; served are {', '.join(map(str, states))}"
-            )
-        if state.model is None or state.problem is not None:
-            raise NotReadyError(f"model `{name}` is not ready: {state.problem}")
-        return state.model
+            return states[max(ready or states)]
+        if version.isascii() and version.isdecimal() and int(version[:10]) in states:
+            return states[int(version[:10])]
+        raise NotServedError(f"model `{name}` has no version {version!r:.20}; served are {', '.join(map(str, states))}")
+
+    async def awake(self, name: str) -> None:
+        """Load a model again that was unloaded to make room; call it before `require`, for requests that need a model.
+
+        Raises `Busy` if there is no room, since the other models are in use. After another error, the model is not
+        ready, with the reason.
+        """
+        if self._memory_limit is None:
+            return
+        states = self._entries.get(name := name.partition("/")[0])
+        if states is None:
+            return
+        self._used[name] = time.monotonic()
+        if any(state.is_parked for state in states.values()):
+            try:
+                await self.load(name)
+            except Busy:
+                raise
+            except EngineError:
+                return
 
     def versions(self, name: str) -> list[str]:
         """The versions of a model that are ready."""
@@ -169,7 +219,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         return await asyncio.shield(task)
 
     async def _load(self, name: str) -> bool:
-        async with self._locks.hold(name):
+        async with self._locks.hold(name), self._loading if self._memory_limit is not None else nullcontext():
             self._next_loads.pop(name, None)
             try:
                 folder = await self._threads.run(read_folder, self._root, name)
@@ -181,12 +231,17 @@ class Repository(ModelRepository):  # type: ignore[misc]
             errors = []
             for number, path in folder.files.items():
                 try:
-                    states[number] = await self._load_version(folder, number, path, before.get(number))
+                    own = sum(state.model.memory_bytes for state in states.values() if state.model is not None)
+                    states[number] = await self._load_version(folder, number, path, before.get(number), own)
                 except EngineError as e:
                     errors.append(e)
                     old = before.get(number)
-                    states[number] = old if old is not None and old.model is not None else VersionState(None, str(e))
-                    self._log_failure(name, e, number)
+                    if old is not None and old.model is not None:
+                        states[number] = old
+                    else:
+                        states[number] = VersionState(None, str(e), is_parked=isinstance(e, Busy))
+                    if old is None or not states[number].is_parked:
+                        self._log_failure(name, e, number)
             if errors:  # versions that are no longer configured stay, too, since they work
                 states = {number: state for number, state in before.items() if state.model is not None} | states
             self._entries[name] = dict(sorted(states.items()))
@@ -198,14 +253,71 @@ class Repository(ModelRepository):  # type: ignore[misc]
             return True
 
     async def _load_version(
-        self, folder: ModelFolder, number: int, path: Path, before: VersionState | None
+        self, folder: ModelFolder, number: int, path: Path, before: VersionState | None, own_bytes: int
     ) -> VersionState:
+        """The state of a version, loaded unless it is the same as before; `own_bytes` is what the others of its model
+        take.
+        """
         identity = (folder.config, await self._threads.run(file_identity, path))
-        if before is not None and before.problem is None and before.identity == identity:
+        is_same = before is not None and before.problem is None and before.identity == identity
+        if before is not None and before.model is not None and is_same:
             return before
+        self._make_room(folder.name, own_bytes + size_of(identity[1]))  # until it is known what it takes
         model = await self._threads.run(self._make, folder.name, number, path, folder.config)
+        try:
+            self._make_room(folder.name, own_bytes + model.memory_bytes)
+        except EngineError:
+            model.retire("it has no room")
+            raise
         _log.info("loaded model %s, version %d, on %s", folder.name, number, model.device, extra={"model": folder.name})
         return VersionState(model, "", identity)
+
+    def _make_room(self, name: str, size: int) -> None:
+        """Unload the least recently used of the other models, until a model of so many bytes fits beside them.
+
+        Raises `RepositoryError` if it does not fit alone, and `Busy` if it does not beside models that are in use.
+        """
+        limit = self._memory_limit
+        if limit is None:
+            return
+        if size > limit:
+            raise RepositoryError(
+                f"model `{name}` takes {size / (1 << 20):.1f} MiB, and --memory-limit allows {limit >> 20} MiB for all "
+                "models; raise it, or leave the model out"
+            )
+        while True:
+            others = {other: self._loaded(other) for other in self._entries if other != name}
+            if size + sum(model.memory_bytes for models in others.values() for model in models) <= limit:
+                return
+            idle = [
+                other
+                for other, models in others.items()
+                if models and not self._locks.is_held(other) and not any(model.is_in_use for model in models)
+            ]
+            if not idle:
+                raise Busy(
+                    f"model `{name}` takes {size / (1 << 20):.1f} MiB, for which there is no room beside the models "
+                    f"that are in use (--memory-limit {limit >> 20}); try again later"
+                )
+            self._park(min(idle, key=lambda other: self._used.get(other, 0.0)), name)
+
+    def _loaded(self, name: str) -> list[ServedModel]:
+        return [state.model for state in self._entries[name].values() if state.model is not None]
+
+    def _park(self, name: str, other: str) -> None:
+        """Unload a model, which the next request loads again, to make room for another one."""
+        before = self._entries[name]
+        why = f"it was unloaded to make room for model `{other}`; the next request loads it"
+        self._entries[name] = {
+            number: state
+            if state.model is None
+            else VersionState(None, why, state.identity, is_parked=True, parked_names=state.model.openai_names)
+            for number, state in before.items()
+        }
+        self._end(before, {}, "the model was unloaded")
+        del before
+        gc.collect()  # at once: the other model needs the memory of the network, which has cycles
+        _log.info("unloaded model %s to make room for model %s", name, other, extra={"model": name})
 
     def _make(self, name: str, number: int, path: Path, config: ModelConfig) -> ServedModel:
         try:
@@ -238,9 +350,12 @@ class Repository(ModelRepository):  # type: ignore[misc]
         return GenerativeModel(name, number, network, config, self.clock, self.tally, text, chat, adapters)
 
     def _note_failure(self, name: str, error: EngineError) -> None:
-        """Record the failure of a model without any version; a version that is served stays."""
+        """Record the failure of a model without any version that is loaded; a version that is served stays."""
         if name in self._problems:
             self._problems[name] = str(error)
+        for number, state in self._entries.get(name, {}).items():
+            if state.is_parked:
+                self._entries[name][number] = VersionState(None, str(error))
         self._log_failure(name, error, None)
 
     @staticmethod
@@ -255,6 +370,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         """
         async with self._locks.hold(name):
             states = self._entries.pop(name, None)
+            self._used.pop(name, None)
             if states is None and self._problems.pop(name, None) is None:
                 raise NotServedError(f"there is no model {name!r:.80}")
             self._end(states or {}, {}, "the model was unloaded")
@@ -281,7 +397,12 @@ class Repository(ModelRepository):  # type: ignore[misc]
         self._ended.forget(self._served())
 
     def _served(self) -> set[tuple[str, int]]:
-        return {(n, number) for n, states in self._entries.items() for number, s in states.items() if s.model}
+        return {
+            (name, number)
+            for name, states in self._entries.items()
+            for number, state in states.items()
+            if state.model is not None or state.is_parked
+        }
 
     @staticmethod
     def _end(before: dict[int, VersionState], after: dict[int, VersionState], why: str) -> None:
@@ -307,7 +428,7 @@ class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
                 "name": name,
                 "version": version,
                 "state": "READY" if state.problem is None else "UNAVAILABLE",
-                "reason": state.problem or "",
+                "reason": state.problem or state.reason,
             }
             for name, version, state in self.repository.states()
             if state.problem is None or not filter_ready

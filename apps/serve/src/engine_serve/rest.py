@@ -132,7 +132,7 @@ def _router(data_plane: DataPlane, extension: RepositoryExtension) -> APIRouter:
         return JSONResponse(data_plane.model_statistics(_key(model_name, model_version)))
 
     async def configuration(model_name: str, model_version: str = "") -> Any:
-        return JSONResponse(data_plane.model_configuration(_key(model_name, model_version)))
+        return JSONResponse(await data_plane.model_configuration(_key(model_name, model_version)))
 
     router.add_api_route("/models/stats", statistics, methods=["GET"])
     for path in ("/models/{model_name}", _VERSION):

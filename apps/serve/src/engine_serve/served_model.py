@@ -121,6 +121,23 @@ class ServedModel(Model):  # type: ignore[misc]
         """Count what runs from now on, without the runs that prepared the model."""
         self._runs_before = self.batch_runs() or {}
 
+    @property
+    def openai_names(self) -> tuple[str, ...]:
+        """The names by which clients of OpenAI's routes ask for it; none if it is no model for them."""
+        return ()
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes that the device reports for the network, and those of the variables of sequences."""
+        kept = 0 if self.sequences is None else self.sequences.nbytes
+        return sum(self.network.memory_statistics().values()) + kept
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether requests run or wait, or sequences have begun that its clients may continue."""
+        has_sequences = self.sequences is not None and (self.sequences.count > 0 or self.sequences.waiting > 0)
+        return has_sequences or self.queue.running + self.queue.waiting > 0
+
     def lowered_plans(self) -> int | None:
         """How many plans the device has made for shapes; None if it makes none."""
         if "LOWERED_PLANS" not in self.network.get_metric("SUPPORTED_METRICS"):

@@ -39,7 +39,9 @@ class Server:
 
     def __init__(self, root: Path, core: Core, options: ServerOptions, blobs: BlobOptions | None = None) -> None:
         self._options = options
-        self._repository = Repository(root, core, blobs or BlobOptions(), options.max_answer_bytes)
+        self._repository = Repository(
+            root, core, blobs or BlobOptions(), options.max_answer_bytes, options.memory_limit
+        )
         self._has_loaded = self._is_ending = False
         extension = RepositoryExtension(self._repository, options.allows_loading)
         regions = Regions() if options.shares_memory else None
