@@ -218,6 +218,9 @@ def odd_routes(r: random.Random) -> bytes:
             "*",
             "/v2/models/" + "a" * 3000 + "/infer",
             "/v2/models/dense/infer?x=" + "%00",
+            "/v2/models/stats",
+            "/v2/models/%2e%2e/stats",
+            "/v2/models/dense/versions/x/config",
             "/v2/models/\u00e9/infer",
         )
     )
