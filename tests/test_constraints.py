@@ -167,3 +167,29 @@ def test_proposals_leave_constraints_and_log_probabilities_as_they_are(llama: An
         assert len(likely) == len(tokens)
         for one, then in zip(likely, likely_then, strict=True):
             np.testing.assert_allclose(one.chosen, then.chosen, rtol=0, atol=1e-4)
+
+
+class Gives(Only):
+    """Gives these logits, whatever the model's are."""
+
+    def __init__(self, given: Any) -> None:
+        super().__init__([], [])
+        self.given = given
+
+    def allowed(self, logits: Any) -> Any:
+        return self.given
+
+
+@pytest.mark.parametrize("given", [np.zeros(3, np.float32), np.zeros(99, np.float32), None, "x", np.zeros((1, 32))])
+def test_logits_of_other_tokens_end_the_sequence_only(llama: Any, given: Any) -> None:
+    """A token of a shorter vector would be one that the constraint has not meant."""
+    with Scheduler(llama, 2) as scheduler:
+        other, wrong = scheduler.submit([2, 5], 6), scheduler.submit([2, 5], 6, constraint=Gives(given))
+        with pytest.raises(InputError, match=r"the constraint gives .*; expected the logits of 32 tokens"):
+            wrong.result()
+        assert other.result() == Generator(llama).generate([2, 5], 6)[0]
+
+
+def test_what_is_no_constraint_is_refused(llama: Any) -> None:
+    with Scheduler(llama) as scheduler, pytest.raises(InputError, match="constraint is 'even'; expected a Constraint"):
+        scheduler.submit([2], constraint="even")  # type: ignore[arg-type]

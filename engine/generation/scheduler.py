@@ -180,6 +180,8 @@ class Scheduler(Participant):
         if not isinstance(adapter, Adapter | None):
             raise InputError(f"adapter is {adapter!r:.80}; expected an Adapter (read_adapter) or None")
         self._adapters.check([adapter])
+        if constraint is not None and not all(callable(getattr(constraint, name, None)) for name in ("allowed", "add")):
+            raise InputError(f"constraint is {constraint!r:.80}; expected a Constraint or None")
         top = log_probabilities
         if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 0):
             raise InputError(f"log_probabilities is {top!r:.80}; expected a number of tokens, or None")

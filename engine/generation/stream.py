@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import EngineError
+from engine.errors import EngineError, InputError
 from engine.generation.adapter import Adapter
 from engine.generation.constraint import Constraint
 from engine.generation.log_probabilities import TokenLogProbabilities, log_probabilities
@@ -109,8 +109,7 @@ class Stream:
         if proposed is None:
             logits = logits[-1:]
             seen, generated = self._seen()
-            allowed = logits[0] if self.constraint is None else self.constraint.allowed(logits[0])
-            chosen = [self.sampling.choose(allowed, seen, self.random, generated)]
+            chosen = [self.sampling.choose(self._allowed(logits[0]), seen, self.random, generated)]
         else:
             found = chosen_tokens(proposed[0], logits, proposed[1], self.stop_tokens)
             chosen, self.random = [token for token, _ in found], found[-1][1]
@@ -129,6 +128,16 @@ class Stream:
             self.is_stopped = is_stopped
             self._changed.notify_all()
         return len(chosen)
+
+    def _allowed(self, logits: Array) -> Array:
+        """The logits under the constraint. Raises `InputError` if it gives those of other tokens."""
+        if self.constraint is None:
+            return logits
+        allowed = self.constraint.allowed(logits)
+        if not isinstance(allowed, np.ndarray) or allowed.shape != logits.shape:
+            given = f"shape {allowed.shape}" if isinstance(allowed, np.ndarray) else f"{allowed!r:.80}"
+            raise InputError(f"the constraint gives {given}; expected the logits of {len(logits)} tokens")
+        return allowed
 
     def _seen(self) -> tuple[Array, Array]:
         """The tokens of the sequence, and those that were generated, as far as the choice depends on them."""
