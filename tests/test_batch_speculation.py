@@ -325,3 +325,9 @@ def test_what_cannot_be_checked_is_refused() -> None:
         Scheduler(network(is_last=True), draft=PromptLookup())
     with pytest.raises(InputError, match="draft is a str; expected"):
         Scheduler(network(), draft="small")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("share", "cost", "count"), [(0.5, 0.0, 29), (0.5, 0.02, 4), (0.9, 0.02, 19)])
+def test_the_best_count_does_not_depend_on_a_large_limit(share: float, cost: float, count: int) -> None:
+    """A limit of 10**12 tokens would be tried one by one, between two tokens of all sequences."""
+    assert best_count([(share, 10**12)], cost) == best_count([(share, 200)], cost) == count

@@ -23,6 +23,8 @@ Turn = Generator[tuple[AsyncInferRequest, dict[str, Array]], Mapping[str, Array]
 _PRIOR_TRIALS: Final = 2.0
 _DECAY: Final = 0.95
 """Of the weight of a proposed token with each later one: about the last twenty count."""
+_LEAST_ADDED: Final = 1e-9
+"""Fewer expected tokens make no number of proposals better, so that the search for it ends."""
 _MIN_GAIN: Final = 1.05
 """Expected gains below this do not make up for what they ignore, such as the work of the host."""
 _FIRST_PAUSE: Final = 4
@@ -482,7 +484,10 @@ def best_count(rows: Sequence[tuple[float, int]], cost: float) -> int:
     """
     best, gain, tokens = 0, _MIN_GAIN, float(len(rows))
     for count in range(1, max((most for _, most in rows), default=0) + 1):
-        tokens += sum(share**count for share, most in rows if count <= most)
+        added = sum(share**count for share, most in rows if count <= most)
+        if added < _LEAST_ADDED:  # further ones add still less
+            break
+        tokens += added
         if (found := tokens / len(rows) / (1 + cost * count)) > gain:
             best, gain = count, found
     return best
