@@ -30,6 +30,7 @@ from engine.errors import (
     DeviceNotFoundError,
     InputError,
     PluginError,
+    PropertyError,
     UnsupportedError,
 )
 from engine.ir import Constant, Model, Parameter, PartialShape, Result, f32, i64
@@ -427,3 +428,11 @@ def test_importing_the_package_does_not_import_ray() -> None:
     command = [sys.executable, "-c", program]
     output = subprocess.run(command, capture_output=True, check=True, text=True, env=environment).stdout
     assert output == "False False\n"
+
+
+@pytest.mark.parametrize("options", [{"error_column": ["why"]}, {"error_column": 5}, {"keep": "id"}, {"keep": [None]}])
+def test_columns_that_are_no_names(options: Any) -> None:
+    """Before Ray starts: a text as `keep` would keep the columns of its letters."""
+    (name,) = options
+    with pytest.raises(PropertyError, match=f"{name} is .*; expected "):
+        predictor(b"", **options)

@@ -60,6 +60,10 @@ def predictor(
     Starts Ray if it does not run. Raises `UnsupportedError` if Ray is not installed or the network takes no batches;
     `PropertyError` for a wrong slot, column or configuration; and the errors of reading, compiling and exporting.
     """
+    if not isinstance(error_column, str):
+        raise PropertyError(f"error_column is {error_column!r:.80}; expected the name of a column, or an empty string")
+    if isinstance(keep, str) or not isinstance(keep, Sequence) or not all(isinstance(each, str) for each in keep):
+        raise PropertyError(f"keep is {keep!r:.80}; expected a list of names of columns")
     ray = ray_package()
     if model is not None and not isinstance(model, Model):
         model = Core().read_model(model)
