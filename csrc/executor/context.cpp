@@ -378,7 +378,7 @@ std::string described(const Fault& fault, const std::string& kernel, const std::
   }
   if (kernel == "expert_matmul" && is_no_expert(fault.index)) {
     return "row " + std::to_string(fault.index - kNoExpert) +
-           " has no experts, as the router's values for it are NaN; expected numbers";
+           " has no experts, as the router's values for it are NaN or infinite; expected finite numbers";
   }
   const std::string found = std::to_string(fault.index);
   const std::string least = counts_from_end(kernel) ? std::to_string(-fault.size) : "0";

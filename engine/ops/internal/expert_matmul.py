@@ -261,7 +261,9 @@ def _compile(node: Node) -> Evaluator:
             raise ModelError(f"x is {x.shape} and the experts are {experts.shape}; expected equal tokens")
         if (experts == NO_EXPERT).any():
             row = int(np.argwhere(experts == NO_EXPERT)[0][0])
-            raise ModelError(f"row {row} has no experts, as the router's values for it are NaN; expected numbers")
+            raise ModelError(
+                f"row {row} has no experts, as the router's values for it are NaN or infinite; expected finite numbers"
+            )
         wrong = experts[(experts < -len(weights)) | (experts >= len(weights))]
         if wrong.size:
             raise ModelError(f"expert {wrong.flat[0]} is out of range; expected 0..{len(weights) - 1}")
