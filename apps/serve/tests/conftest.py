@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.server
 import importlib.util
+import json
 import os
 import re
 import selectors
@@ -30,6 +31,21 @@ from engine.ir import Constant, ElementType, Model, Parameter, Result, f32
 from engine.onnx import write_model
 
 START_SECONDS = 120
+
+FIXTURES = Path(__file__).parent / "fixtures"
+EXPECTED = json.loads((FIXTURES / "chat" / "expected.json").read_text(encoding="utf-8"))
+"""What transformers computed with the language model `chat`."""
+END = 4
+"""Its stop token."""
+CONFIG = f"""device = "CPU"
+queue_size = 12
+[generation]
+slots = 4
+max_tokens = 400
+max_length = 512
+stop_tokens = [{END}]
+prefix_cache_mib = 1
+"""
 
 WEIGHTS = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apps.serve.tests.conftest import Running, running
-from apps.serve.tests.test_openai import CONFIG, EXPECTED, FIXTURES, openai
+from apps.serve.tests.conftest import CONFIG, EXPECTED, FIXTURES, Running, running
 from engine import Core
 from engine.generation import Generator, read_adapter
 from engine.passes import MakeAdaptable, MakeStateful
 
+openai = pytest.importorskip("openai")
 Q = "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.weight"
 PROMPT = EXPECTED["completions"][0]["prompt_tokens"]
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from engine_serve.chat_template import find_chat_template
 
-from apps.serve.tests.conftest import Running, running
-from apps.serve.tests.test_openai import CONFIG, EXPECTED, FIXTURES, openai
+from apps.serve.tests.conftest import CONFIG, EXPECTED, FIXTURES, Running, running
 from engine.errors import InputError, UnsupportedError
 
+openai = pytest.importorskip("openai")
 TEMPLATES = {
     "loops": "".join(f"{{% for {name} in range(99999) %}}" for name in "abc") + "{% endfor %}" * 3,
     "grows": "{% set n = namespace(x='ab') %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}",

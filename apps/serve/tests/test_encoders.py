@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apps.serve.tests.conftest import Running, dense, running, write
-from apps.serve.tests.test_openai import CONFIG, FIXTURES, openai
+from apps.serve.tests.conftest import CONFIG, FIXTURES, Running, dense, running, write
 
+openai = pytest.importorskip("openai")
 EXPECTED = json.loads((FIXTURES / "encoder" / "expected.json").read_text())
 SCORES = json.loads((FIXTURES / "ranker" / "expected.json").read_text())
 TEXTS = EXPECTED["texts"]

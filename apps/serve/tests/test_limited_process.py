@@ -14,7 +14,7 @@ import pytest
 from engine_serve.chat_template import ChatTemplate
 from engine_serve.limited_process import LimitedProcess
 
-from apps.serve.tests.test_openai import FIXTURES
+from apps.serve.tests.conftest import FIXTURES
 from engine.errors import UnsupportedError
 
 

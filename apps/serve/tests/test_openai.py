@@ -9,27 +9,14 @@ import json
 import shutil
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from apps.serve.tests.conftest import Running, dense, running, wait_for, write
+from apps.serve.tests.conftest import CONFIG, END, EXPECTED, FIXTURES, Running, dense, running, wait_for, write
 
 openai = pytest.importorskip("openai")
-FIXTURES = Path(__file__).parent / "fixtures"
-EXPECTED = json.loads((FIXTURES / "chat" / "expected.json").read_text())
 FIRST = EXPECTED["completions"][0]
-END = 4
-CONFIG = f"""device = "CPU"
-queue_size = 12
-[generation]
-slots = 4
-max_tokens = 400
-max_length = 512
-stop_tokens = [{END}]
-prefix_cache_mib = 1
-"""
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_serve.model_text import find_text
-from engine_serve.structured_output import Grammars
-from engine_serve.tool_calls import Call, HermesCalls
 
-from apps.serve.tests.conftest import Running, running
-from apps.serve.tests.test_openai import CONFIG, END, EXPECTED, FIXTURES, openai
+from apps.serve.tests.conftest import CONFIG, END, EXPECTED, FIXTURES, Running, running
 from engine.errors import InputError
 
+openai = pytest.importorskip("openai")
 pytest.importorskip("llguidance")
 MESSAGES = [{"role": "user", "content": "How fast is the fox?"}]
 SCHEMA = {
@@ -257,6 +254,8 @@ def test_calls_that_a_model_chooses(client: Any) -> None:
 
 def read(text: str, size: int) -> tuple[str, list[tuple[str, str]], str]:
     """The content, the calls, and the reason for the end, of a text that comes in pieces."""
+    from engine_serve.tool_calls import Call, HermesCalls
+
     reader = HermesCalls()
     parts = [part for begin in range(0, len(text), size) for part in reader.read(text[begin : begin + size])]
     parts += reader.end("stop")
@@ -330,6 +329,9 @@ def test_tools_that_are_refused(client: Any, options: dict[str, Any], said: str)
 @pytest.mark.parametrize("size", [300, 299, 302, 350, 1000])
 def test_vocabularies_that_are_padded(size: int) -> None:
     """A model may have logits of more tokens than its tokenizer has; none of these is chosen."""
+    from engine_serve.model_text import find_text
+    from engine_serve.structured_output import Grammars
+
     text = find_text(FIXTURES / "chat" / "model.onnx", None)
     assert text is not None
     constraint = Grammars("m", text, [END, 999]).constraint({"type": "integer"}, "it")()
