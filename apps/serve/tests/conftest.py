@@ -189,6 +189,14 @@ def collecting() -> Iterator[tuple[dict[str, str], list[Any]]]:
         collector.server_close()
 
 
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[Any]:
+    """OpenAI's own client of the `server` of a module."""
+    openai = pytest.importorskip("openai")
+    with openai.OpenAI(base_url=f"http://{server.http}/openai/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _extra() -> None:
     """Not imported: messages of KServe and of the client have the same names, and no process can have both."""

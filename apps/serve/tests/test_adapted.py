@@ -60,12 +60,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[Any]:
-    with openai.OpenAI(base_url=f"http://{server.http}/openai/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 def test_answers_have_the_adapter_of_their_name(client: Any, server: Running) -> None:
     """Of clients at the same time, whose prompts are the same and whose keys and values are kept."""
     folder = Path(server.process.args[4]) / "chat"  # type: ignore[index]

@@ -67,12 +67,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[Any]:
-    with openai.OpenAI(base_url=f"http://{server.http}/openai/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 @pytest.mark.parametrize("expected", EXPECTED["chats"][:2], ids=["short", "long"])
 def test_answers_are_those_of_transformers(client: Any, expected: Any) -> None:
     asked = {"model": "chat", "messages": expected["messages"], "max_completion_tokens": 24, "temperature": 0}

@@ -51,12 +51,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[Any]:
-    with openai.OpenAI(base_url=f"http://{server.http}/openai/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 def post(server: Running, path: str, body: Any) -> Any:
     request = urllib.request.Request(f"http://{server.http}{path}", json.dumps(body).encode())
     with urllib.request.urlopen(request, timeout=60) as response:

@@ -53,29 +53,6 @@ class Call:
         return "cancelled" if task.cancelled() else repr(task.exception())
 
 
-@pytest.mark.parametrize(
-    ("is_ending", "client_stays", "end", "statuses", "logged"),
-    [
-        (True, True, "None", [503], ["a request is cut off: the grace period is over"]),
-        (True, False, "None", [], ["a client disconnected before its answer"]),
-        (False, True, "cancelled", [], []),
-        (False, False, "cancelled", [], ["a client disconnected before its answer"]),
-    ],
-)
-def test_only_the_grace_period_is_called_so(
-    caplog: pytest.LogCaptureFixture, is_ending: bool, client_stays: bool, end: str, statuses: list[int], logged: Any
-) -> None:
-    async def main() -> None:
-        call = Call(is_ending, client_stays)
-        assert await call.cancelled() == end
-        assert [message["status"] for message in call.sent if "status" in message] == statuses
-        assert call.admission.count == 0
-
-    with caplog.at_level(logging.INFO, "engine.serving"):
-        asyncio.run(main())
-    assert [record.getMessage() for record in caplog.records] == logged
-
-
 class QuickCall(Call):
     """A request that is answered beside the application, by what ends when it is cancelled."""
 
@@ -97,21 +74,31 @@ class QuickCall(Call):
 
 
 @pytest.mark.parametrize(
-    ("is_ending", "client_stays", "end", "statuses", "logged"),
+    ("kind", "is_ending", "client_stays", "end", "statuses", "logged"),
     [
-        (True, True, "None", [503], ["a request is cut off: the grace period is over"]),
-        (True, False, "None", [], ["a client disconnected before its answer"]),
-        (False, True, "cancelled", [], []),
-        (False, False, "None", [], ["a client disconnected before its answer"]),
+        (Call, True, True, "None", [503], ["a request is cut off: the grace period is over"]),
+        (Call, True, False, "None", [], ["a client disconnected before its answer"]),
+        (Call, False, True, "cancelled", [], []),
+        (Call, False, False, "cancelled", [], ["a client disconnected before its answer"]),
+        (QuickCall, True, True, "None", [503], ["a request is cut off: the grace period is over"]),
+        (QuickCall, True, False, "None", [], ["a client disconnected before its answer"]),
+        (QuickCall, False, True, "cancelled", [], []),
+        (QuickCall, False, False, "None", [], ["a client disconnected before its answer"]),
     ],
 )
-def test_a_quick_answer_ends_with_its_client(
-    caplog: pytest.LogCaptureFixture, is_ending: bool, client_stays: bool, end: str, statuses: list[int], logged: Any
+def test_only_the_grace_period_is_called_so(
+    caplog: pytest.LogCaptureFixture,
+    kind: type[Call],
+    is_ending: bool,
+    client_stays: bool,
+    end: str,
+    statuses: list[int],
+    logged: Any,
 ) -> None:
-    """And the server does not call it cut off. If this fails, inferences go on for clients that went away."""
+    """A quick answer also ends with its client; otherwise, inferences would go on for clients that went away."""
 
     async def main() -> None:
-        call = QuickCall(is_ending, client_stays)
+        call = kind(is_ending, client_stays)
         assert await call.cancelled() == end
         assert [message["status"] for message in call.sent if "status" in message] == statuses
         assert call.admission.count == 0

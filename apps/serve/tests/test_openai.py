@@ -34,12 +34,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[Any]:
-    with openai.OpenAI(base_url=f"http://{server.http}/openai/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 def joined(stream: Any, index: int = 0) -> tuple[str, str | None]:
     """The text of the events of one choice, and why it ended."""
     choices = [choice for event in stream for choice in event.choices if choice.index == index]
