@@ -166,6 +166,23 @@ def test_the_end_of_each_answer_in_a_stream(clients: tuple[Any, Any]) -> None:
     client.stop_stream()
 
 
+def test_the_end_of_an_answer_to_a_single_call(server: Running) -> None:
+    """perf_analyzer asks for it in each message, not only in streams."""
+    import grpc
+    import tritonclient.grpc
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    x = tritonclient.grpc.InferInput("x", [1, 16], "FP32")
+    x.set_data_from_numpy(np.ones((1, 16), np.float32))
+    message = service_pb2.ModelInferRequest(model_name="dense", inputs=[x._get_tensor()])
+    message.raw_input_contents.append(x._get_content())
+    with grpc.insecure_channel(server.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        assert "triton_final_response" not in stub.ModelInfer(message).parameters
+        message.parameters["triton_enable_empty_final_response"].bool_param = True
+        assert stub.ModelInfer(message).parameters["triton_final_response"].bool_param
+
+
 def test_metrics_of_a_scheduler(server: Running) -> None:
     """Slots, caches and kept prefixes: what they are while a sequence runs, and after it."""
     body = json.dumps({"input_ids": [5, 6, 7, 8] * 8, "parameters": {"max_tokens": 5000}}).encode()

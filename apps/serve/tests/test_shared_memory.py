@@ -118,16 +118,24 @@ def test_inputs_and_outputs(client: tuple[Any, Any]) -> None:
             y = triton.get_contents_as_numpy(handle, np.float32, [count, 8], offset=128 + count * ROW).copy()
             np.testing.assert_allclose(y, expected(x), atol=1e-4)
             if module.__name__.endswith("http"):
-                assert described["parameters"] == {
-                    "shared_memory_region": "out",
-                    "shared_memory_offset": 0,
-                    "shared_memory_byte_size": count * 32,
-                }
-                assert "data" not in described
+                assert described == {"name": "y", "shape": [count, 8], "datatype": "FP32"}
             else:
                 assert described.parameters["shared_memory_byte_size"].int64_param == count * 32
             made.unregister_system_shared_memory("in")
             made.unregister_system_shared_memory("out")
+
+
+def test_there_is_no_memory_of_cuda(client: tuple[Any, Any]) -> None:
+    """Triton's perf_analyzer lists and unregisters it in any case."""
+    from tritonclient.utils import InferenceServerException
+
+    module, made = client
+    is_http = module.__name__.endswith("http")
+    found = made.get_cuda_shared_memory_status() if is_http else made.get_cuda_shared_memory_status(as_json=True)
+    assert found == ([] if is_http else {})
+    made.unregister_cuda_shared_memory()
+    with pytest.raises(InferenceServerException, match="use shared memory of the system"):
+        made.register_cuda_shared_memory("gpu", b"aGFuZGxl", 0, 64)
 
 
 def test_some_tensors_in_shared_memory_and_others_not(client: tuple[Any, Any]) -> None:

@@ -130,7 +130,8 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
         """Run one request, within the client's deadline."""
         with self._admitted():
             CALL_SECONDS.set(context.time_remaining())
-            return await self._inferred(request, context)
+            marks_final = _take_flag(request.parameters, _EMPTY_FINAL)
+            return _marked(await self._inferred(request, context), is_final=True, marks_final=marks_final)
 
     async def _inferred(self, request: Any, context: Any) -> Any:
         name = _key(request.model_name, request.model_version)
@@ -183,7 +184,7 @@ def _take_flag(parameters: Any, name: str) -> bool:
 
 
 def _marked(response: Any, *, is_final: bool, marks_final: bool) -> Any:
-    """A response of a stream that says whether further ones of its request follow, if the client wants to know."""
+    """A response that says whether further ones of its request follow, if the client wants to know."""
     if marks_final:
         response.parameters[_FINAL].bool_param = is_final
     return response

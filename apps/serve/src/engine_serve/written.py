@@ -48,12 +48,11 @@ def written(request: InferRequest, response: InferResponse) -> Written:
     for name, is_binary in forms.items():
         output = found[name]
         head: dict[str, Any] = {"name": name, "shape": output.shape, "datatype": output.datatype}
-        if output.parameters:  # where it is in shared memory
-            head["parameters"] = output.parameters
-        elif is_binary:
+        # Without parameters if it is in shared memory: Triton's clients in C++ take any for those of binary data.
+        if not output.parameters and is_binary:
             tensors.append(_bytes(output))
             head["parameters"] = {"binary_data_size": len(tensors[-1])}
-        else:
+        elif not output.parameters:
             head["data"] = _numbers(output)
         described.append(head)
     whole = {"id": response.id, "model_name": response.model_name, "model_version": response.model_version}
