@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 
 from engine.errors import Cancelled
 
@@ -73,7 +75,12 @@ class Lifecycle:
             self._work.discard(token)
 
     def before_fork(self) -> None:
-        """Lock the sets, so that no thread is changing them while the process is copied."""
+        """Lock the sets, so that no thread is changing them while the process is copied.
+
+        Before, other threads end what they import of the engine: in the child, the lock of a module that is half
+        imported would never be released.
+        """
+        _end_imports()
         self._lock.acquire()
 
     def after_fork_in_parent(self) -> None:
@@ -99,6 +106,21 @@ class Lifecycle:
             time.sleep(0.001)
         for participant in participants:
             participant._end_exit(max(0.0, end - time.monotonic()))
+
+
+def _end_imports() -> None:
+    """Wait for other threads that import modules of the engine, or of distributions that are named like it."""
+    seen: set[str] = set()
+    while names := _half_imported() - seen:
+        seen |= names
+        for name in names:
+            with suppress(Exception):  # the thread that imports it has the error
+                import_module(name)
+
+
+def _half_imported() -> set[str]:
+    modules = [(name, module) for name, module in list(sys.modules.items()) if name.startswith("engine")]
+    return {name for name, module in modules if getattr(getattr(module, "__spec__", None), "_initializing", False)}
 
 
 lifecycle = Lifecycle()

@@ -252,6 +252,27 @@ def test_no_lock_that_another_thread_holds_during_a_fork_is_missing_in_the_child
     """)
 
 
+def test_a_fork_while_another_thread_imports(tmp_path):
+    """Modules are imported when they are needed, and the lock of a module does not become free in a child."""
+    (tmp_path / "engine_slow.py").write_text("import threading\nbegun.set()\nmay_end.wait(30)\nvalue = 3\n")
+    run(f"""
+        import builtins
+        builtins.begun, builtins.may_end = threading.Event(), threading.Event()
+        sys.path.insert(0, {str(tmp_path)!r})
+        thread = threading.Thread(target=lambda: __import__("engine_slow"))
+        thread.start()
+        assert begun.wait(30)
+        threading.Timer(0.2, may_end.set).start()
+
+        def check():
+            import engine_slow
+            assert engine_slow.value == 3
+
+        in_child(check)
+        thread.join()
+    """)
+
+
 def test_forks_while_other_threads_use_everything():
     run("""
         network = make()
