@@ -17,7 +17,7 @@ DECODER = Path(__file__).parents[3] / "tests" / "fixtures" / "decoders" / "llama
 CPU = 'device = "CPU"\n'
 SHAPES = CPU + "[warmup]\nshapes = [{ x = [1, 16] }, { x = [5, 16] }]\n"
 FAILING = {
-    "unknown": ("[warmup]\nshapes = [{ z = [1, 16] }]\n", "'z', which is no input of the model; its inputs are x"),
+    "unknown": ("[warmup]\nshapes = [{ z = [1, 16] }]\n", "'z', which is not an input of the model; its inputs are x"),
     "missing": ("[warmup]\n", "needs a shape of input `x`"),
     "misfit": ("[warmup]\nshapes = [{ x = [1, 15] }]\n", "inputs of zeros, `x` [1, 15], failed: InputError"),
     "flat": ("[warmup]\nshapes = [{ x = [16] }]\n", "inputs of zeros, `x` [16], failed: InputError"),

@@ -23,7 +23,7 @@ async def event_response(
 
     Args:
         values: objects of JSON.
-        failed: what is told of an error after the first one, with which the events end.
+        failed: the event for an error after the first one, with which the events end.
         end: the last event, also after an error; "" for none.
     """
     try:

@@ -63,7 +63,7 @@ async def _begun(data_plane: DataPlane, name: str, request: Request) -> tuple[Ge
 
 
 async def _told(model: GenerativeModel, body: dict[str, Any], pieces: Pieces) -> AsyncGenerator[Any, None]:
-    """What is told of each piece."""
+    """The events of an answer, one for each piece."""
     async with contextlib.aclosing(pieces):
         async for piece in pieces:
             if piece.token is not None or piece.text:

@@ -39,6 +39,7 @@ from engine_serve import metrics
 from engine_serve.chat_template import ChatTemplate
 from engine_serve.daemon_threads import DaemonThreads
 from engine_serve.deadlines import seconds_left
+from engine_serve.event_loop import when_done
 from engine_serve.generation_parameters import generation_of
 from engine_serve.model_config import Generation, ModelConfig
 from engine_serve.model_text import ModelText
@@ -66,7 +67,7 @@ class Prompt:
 
     Attributes:
         stop: texts before which the answer ends; `stop_tokens`: tokens after which it does.
-        top: of how many of the likeliest tokens the log probabilities are told; None: also not of the chosen one.
+        top: how many of the likeliest tokens the answer lists log probabilities of; None: it has none at all.
         constraint: makes what restricts the tokens of one answer.
         adapter: of the answer.
     """
@@ -339,7 +340,7 @@ class GenerativeModel(ServedModel):
             raise
         finally:
             self._clock.end(self.device)
-            _when_done(reading[0] if reading else None, self._leave)
+            when_done(reading[0] if reading else None, self._leave)
             self._series.measure(end, Times(arrived=begin, ended=time.perf_counter()))
 
     def _leave(self) -> None:
@@ -369,7 +370,7 @@ class GenerativeModel(ServedModel):
                         f"the deadline of the request to {self.name} passed after {len(stream.tokens)} tokens"
                     ) from e
                 finally:
-                    _when_done(reading[0], self._sequences.end_token)
+                    when_done(reading[0], self._sequences.end_token)
                 if token is None:
                     break
                 if is_first:
@@ -453,17 +454,3 @@ class GenerativeModel(ServedModel):
             self._chat.close()
         self._readers.submit(self._scheduler.close)
         self._readers.shutdown(wait=False)
-
-
-def _when_done(future: Future[Any] | None, call: Callable[[], None]) -> None:
-    """Call in this event loop: now, or when a future is done whose caller no longer waits."""
-    if future is None or future.done():
-        call()
-        return
-    loop = asyncio.get_running_loop()
-
-    def done(_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended before the device
-            loop.call_soon_threadsafe(call)
-
-    future.add_done_callback(done)

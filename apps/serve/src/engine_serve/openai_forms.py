@@ -43,7 +43,7 @@ class Form(ABC):
 
     @abstractmethod
     def parts(self, index: int, piece: Piece) -> Iterator[dict[str, Any]]:
-        """The parts of an answer that are told of its next piece."""
+        """The parts of the answer for the next piece."""
 
 
 class CompletionForm(Form):
@@ -53,7 +53,7 @@ class CompletionForm(Form):
         name: that of the model in the request.
         text: of the model.
         echoes: for each answer, the text that it begins with.
-        has_logs: whether log probabilities are told.
+        has_logs: whether the answer has log probabilities.
     """
 
     def __init__(self, name: str, text: ModelText | None, echoes: Sequence[str], has_logs: bool) -> None:
@@ -87,7 +87,7 @@ class ChatForm(Form):
     Args:
         name: that of the model in the request.
         text: of the model.
-        has_logs: whether log probabilities are told.
+        has_logs: whether the answer has log probabilities.
         choice: which tools they call.
     """
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # KServe, which this module needs for nothing else
 
 _MAX_CHOICES: Final = 128
 _MAX_TOP: Final = 20
-"""The most tokens of which log probabilities are told; of OpenAI's chats, too."""
+"""How many of the likeliest tokens an answer lists at most, as in OpenAI's chats."""
 _MAX_PROMPTS: Final = 2048
 _COMPLETION: Final = frozenset(
     {"model", "prompt", "input_ids", "stream", "stream_options", "n", "best_of", "logprobs", "echo"}
@@ -30,7 +30,7 @@ class Asked:
     Attributes:
         choices: how many answers each prompt gets.
         is_stream: whether they are sent as events; `has_usage`: whether these end with the numbers of tokens.
-        top: of how many of the likeliest tokens log probabilities are told, beside the chosen one; None for none.
+        top: how many of the likeliest tokens have log probabilities, beside the chosen one; None for none.
         parameters: those of the generation.
         structure: what the answers must match.
     """
@@ -112,7 +112,7 @@ def _structure(value: Any) -> Structure | None:
 
 
 def top_of_chat(given: Mapping[str, Any]) -> int | None:
-    """Of how many tokens a chat's log probabilities are told. Raises `InputError`."""
+    """How many tokens a chat lists log probabilities of. Raises `InputError`."""
     has_any = truth_of("logprobs", given.get("logprobs", False))
     top = number_of("top_logprobs", given.get("top_logprobs", 0), int, 0, _MAX_TOP)
     if top and not has_any:

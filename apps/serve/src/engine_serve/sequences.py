@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.runtime import InferResult
 from engine.runtime.submission import InferFuture, Submissions
 from engine_serve.ended_sequences import EndedSequences, Identity
+from engine_serve.event_loop import when_done
 from engine_serve.model_config import SequenceLimits
 from engine_serve.request_queue import RequestQueue, Times
 
@@ -157,21 +157,7 @@ class Sequences:
             is_answered = True
             return answer
         finally:
-            self._when_done(run, lambda: self._done(step, sequence, run, is_answered))
-
-    @staticmethod
-    def _when_done(run: list[InferFuture], call: Callable[[], None]) -> None:
-        """Call in this event loop: now, or when the device has ended an inference whose client no longer waits."""
-        if not run or run[0].done():
-            call()
-            return
-        loop = asyncio.get_running_loop()
-
-        def done(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended before the device
-                loop.call_soon_threadsafe(call)
-
-        run[0].add_done_callback(done)
+            when_done(run[0] if run else None, lambda: self._done(step, sequence, run, is_answered))
 
     def _done(self, step: Step, sequence: _Sequence, run: list[InferFuture], is_answered: bool) -> None:
         """Pass the turn on, after the state has changed or stayed as it was."""

@@ -123,7 +123,7 @@ class ServedModel(Model):  # type: ignore[misc]
 
     @property
     def openai_names(self) -> tuple[str, ...]:
-        """The names by which clients of OpenAI's routes ask for it; none if it is no model for them."""
+        """The names by which clients of OpenAI's routes ask for it; none if these routes do not serve it."""
         return ()
 
     @property

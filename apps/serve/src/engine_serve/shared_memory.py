@@ -170,7 +170,7 @@ class Regions:
         self._regions[name] = Region(name, key, offset, size, file)
 
     def unregister(self, name: str = "") -> None:
-        """Forget a region, or all for the name "". A name that is unknown is no error, as in Triton."""
+        """Forget a region, or all for the name "". An unknown name is not an error."""
         if name:
             self._regions.pop(name, None)
         else:

@@ -25,7 +25,7 @@ class ToolChoice:
     Attributes:
         kind: "none", "auto" (it may call some), "required" (it calls one or more), or "named".
         name: that of the function for "named".
-        tools: what the chat template is told.
+        tools: what the chat template receives.
         structure: what the text of the answer must match.
     """
 

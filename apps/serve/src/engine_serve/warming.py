@@ -59,8 +59,8 @@ def _known(model: ServedModel, required: Sequence[Port], warmup: Warmup) -> Sequ
         for name in shapes:
             if name not in names:
                 raise RepositoryError(
-                    f"model `{model.name}`: [warmup] has a shape of {name!r:.80}, which is no input of the model; its "
-                    f"inputs are {', '.join(names) or 'none'}"
+                    f"model `{model.name}`: [warmup] has a shape of {name!r:.80}, which is not an input of the model; "
+                    f"its inputs are {', '.join(names) or 'none'}"
                 )
     return warmup.shapes or ({},)
 
