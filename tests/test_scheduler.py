@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 
 from engine import Core
 from engine.errors import Cancelled, DeviceError, InputError, OutOfMemoryError, StateError
-from engine.generation import Generator, Sampling, Scheduler, SchedulerStatistics
+from engine.generation import Generator, PromptLookup, Sampling, Scheduler, SchedulerStatistics
 from engine.generation.prompt_chunks import PromptChunks
 from engine.generation.sequence_groups import RunCost, divided
 from engine.passes import MakeStateful
@@ -58,17 +58,19 @@ def test_each_sequence_gets_what_it_gets_alone(name: str, slots: int) -> None:
     assert found == [alone(compiled, prompt, count) for prompt, count in zip(PROMPTS, counts, strict=True)]
 
 
-def test_nothing_is_planned_after_a_warm_up() -> None:
-    """No sequence waits for plans: prompts, chunks of them, and batches of any number of sequences."""
+@pytest.mark.parametrize("draft", [None, PromptLookup()])
+def test_nothing_is_planned_after_a_warm_up(draft: PromptLookup | None) -> None:
+    """No sequence waits for plans: prompts, chunks of them, and batches of any number of sequences and proposals."""
     compiled = network()
-    with Scheduler(compiled, 4, prompt_chunk=3) as scheduler:
+    with Scheduler(compiled, 4, prompt_chunk=3, draft=draft) as scheduler:
         scheduler.warm_up(8)
         planned = compiled.get_metric("LOWERED_PLANS")
         assert planned > 0
-        streams = [scheduler.submit(prompt, 6) for prompt in PROMPTS if len(prompt) > 1]
+        streams = [scheduler.submit(prompt, 12) for prompt in PROMPTS if len(prompt) > 1]
         found = [stream.result() for stream in streams]
         assert compiled.get_metric("LOWERED_PLANS") == planned
-    assert found == [alone(network(), prompt, 6) for prompt in PROMPTS if len(prompt) > 1]
+        assert draft is None or scheduler.statistics.proposed_tokens > 0
+    assert found == [alone(network(), prompt, 12) for prompt in PROMPTS if len(prompt) > 1]
 
 
 def test_sampling_and_stop_tokens_of_each(llama: Any) -> None:

@@ -82,6 +82,11 @@ class BatchSpeculation:
         self.proposed = self.accepted = 0
         """How many tokens were proposed and accepted."""
 
+    @property
+    def most_proposed(self) -> int:
+        """The most tokens that are proposed for a run."""
+        return self._options.tokens
+
     def proposer(self) -> Proposer:
         """One for a new sequence."""
         made = Proposer(Acceptance.of(self._options))

@@ -201,7 +201,8 @@ class Scheduler(Participant):
         return stream
 
     def warm_up(self, tokens: int = 128) -> None:
-        """Prepare prompts, chunks of them, and batches of tokens, so that no sequence waits for it later.
+        """Prepare prompts, chunks of them, and batches of tokens, with and without proposed ones, so that no sequence
+        waits for it later.
 
         Without it, the first prompts, chunks and numbers of sequences take longer, on devices that make plans for them.
         Prompts and chunks of several times `tokens` are included. Computes nothing.
@@ -211,6 +212,10 @@ class Scheduler(Participant):
             shapes = [(1, 0, tokens), (1, tokens, 1)]
             if self._count > 1:
                 shapes += [(1, tokens, tokens), *[(2, tokens, 1)] * self._is_batched]
+            if self._speculation is not None:
+                checked = 1 + self._speculation.most_proposed
+                counts = sorted({1, *range(2, min(4, self._count)), self._count} if self._is_batched else {1})
+                shapes += [(count, tokens, new) for count in counts for new in sorted({2, (2 + checked) // 2, checked})]
             for rows, past, new in shapes:
                 ids, mask = np.zeros((rows, new), np.int64), np.ones((rows, past + new), bool)
                 yield self._inputs(ids, mask, ids) | self._adapters.inputs([None] * rows), past
