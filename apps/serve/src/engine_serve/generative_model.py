@@ -28,6 +28,8 @@ from engine.errors import (
 from engine.generation import (
     Adapter,
     Constraint,
+    Draft,
+    PromptLookup,
     Sampling,
     Scheduler,
     SchedulerStatistics,
@@ -151,6 +153,7 @@ class GenerativeModel(ServedModel):
         text: ModelText | None = None,
         chat: ChatTemplate | None = None,
         adapters: Mapping[str, Adapter] | None = None,
+        draft: Draft | PromptLookup | None = None,
     ) -> None:
         self._generation = config.generation or Generation()
         kept = self._generation.prefix_cache_bytes
@@ -162,7 +165,8 @@ class GenerativeModel(ServedModel):
                 name,
             )
         slots = self._generation.slots
-        self._scheduler = Scheduler(network, slots, prefix_cache_bytes=kept, is_batched=is_batched)
+        self._draft = draft.network if isinstance(draft, Draft) else None
+        self._scheduler = Scheduler(network, slots, prefix_cache_bytes=kept, is_batched=is_batched, draft=draft)
         super().__init__(name, version, network, config, clock, tally)
         self.slots = slots
         self._sequences = self.queue = GeneratedSequences(self._generation.slots)
@@ -201,9 +205,10 @@ class GenerativeModel(ServedModel):
 
     @property
     def memory_bytes(self) -> int:
-        """The bytes of the network, of the keys and values of sequences, and of those that are kept."""
+        """The bytes of the network, of its draft, of the keys and values of sequences, and of those that are kept."""
         found = self.scheduled
-        return super().memory_bytes + found.state_bytes + found.prefix_bytes
+        draft = 0 if self._draft is None else sum(self._draft.memory_statistics().values())
+        return super().memory_bytes + draft + found.state_bytes + found.prefix_bytes
 
     def warm_up(self, tokens: int | None = None) -> None:
         """Have the network prepare prompts of so many tokens, and batches of tokens after them; by default of 128, or

@@ -13,13 +13,13 @@ from engine.blob import BlobRelease, check_blob, is_blob
 from engine.core import Core
 from engine.core.device_name import parse_device
 from engine.errors import EngineError, PassError, RepositoryError
-from engine.generation import Adapter, read_adapter
+from engine.generation import Adapter, Draft, PromptLookup, read_adapter
 from engine.generation.adapted import AdapterInputs
 from engine.ir import TensorType
 from engine.passes import LastPosition, MakeAdaptable, MakeStateful, MaskedCaches
 from engine.plugin_api import ExecutableNetwork
 from engine.properties import DEVICE_CONFIGS, DEVICE_PRIORITIES, INFERENCE_NUM_THREADS, NUM_STREAMS, PERFORMANCE_HINT
-from engine_serve.model_config import CONFIG_FILE, ModelConfig
+from engine_serve.model_config import CONFIG_FILE, PROMPT_LOOKUP, Generation, ModelConfig
 
 if TYPE_CHECKING:
     from engine.plugin_api import Port
@@ -77,6 +77,30 @@ def load_adapters(path: Path, config: ModelConfig, network: ExecutableNetwork) -
     for adapter in made.values():
         inputs.check([adapter])
     return made
+
+
+def load_draft(core: Core, path: Path, config: ModelConfig, blobs: BlobOptions) -> Draft | PromptLookup | None:
+    """What proposes tokens for the language model whose file is `path`; None if nothing does.
+
+    Raises `RepositoryError`, naming the file, if a draft cannot be loaded.
+    """
+    generation = config.generation
+    if generation is None or generation.draft is None:
+        return None
+    if generation.draft == PROMPT_LOOKUP:
+        return PromptLookup()
+    file = path.parent / generation.draft
+    if not file.is_file():
+        raise RepositoryError(
+            f'{path}: `generation.draft` is {generation.draft!r:.80}; expected "{PROMPT_LOOKUP}", or the file of a '
+            f"model, and there is no file {file}"
+        )
+    own = Generation(max_length=generation.max_length)
+    try:
+        network = load_network(core, "", file, ModelConfig(config.device, config.properties, generation=own), blobs)
+        return Draft(network)
+    except EngineError as e:
+        raise RepositoryError(f"{path}: the draft {file} cannot be loaded: {type(e).__name__}: {e}") from e
 
 
 def file_identity(path: Path) -> tuple[Any, ...]:
@@ -139,7 +163,7 @@ def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
         with contextlib.suppress(PassError):  # its sequences are computed one after another, which the log says
             MaskedCaches().run_on_model(model)
         with contextlib.suppress(PassError):  # another form of the head: it is computed for all tokens of the prompt
-            LastPosition().run_on_model(model)
+            LastPosition(count=_checked_tokens(config.generation)).run_on_model(model)
         if config.generation.adapters:
             MakeAdaptable(rank=config.generation.adapter_rank).run_on_model(model)
         return core.compile_model(model, config.device, config.properties)
@@ -151,6 +175,11 @@ def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
     if config.properties:
         properties |= {DEVICE_CONFIGS.name: {device: dict(config.properties)}}
     return core.compile_model(path, f"BATCH:{device}({config.batching.size})", properties)
+
+
+def _checked_tokens(generation: Generation) -> int:
+    """Of how many last tokens of a run the logits are needed."""
+    return 1 if generation.draft is None else 1 + PromptLookup().tokens
 
 
 def _for_many(core: Core, device: str, properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from engine.blob import BlobRelease
 from engine.errors import BlobSignatureError, RepositoryError
 
 CONFIG_FILE: Final = "config.toml"
+PROMPT_LOOKUP: Final = "prompt-lookup"
 _EXCLUSIVE: Final = (
     ("sequences", "generation"),
     ("sequences", "batching"),
@@ -50,6 +51,9 @@ class Generation:
         adapter_rank: the greatest sum of the ranks of adapters that are computed together.
         tool_parser: how it writes calls of tools that it chooses itself: "hermes", as Hermes and Qwen do; None if it
             calls none, or in another form.
+        draft: what proposes tokens, of which several are computed in one run: "prompt-lookup", the tokens that followed
+            earlier; or the file of a smaller language model with the same tokens, relative to the folder of the model's
+            file; None for nothing.
     """
 
     slots: int = 8
@@ -60,6 +64,7 @@ class Generation:
     adapters: Mapping[str, str] = field(default_factory=dict)
     adapter_rank: int = 64
     tool_parser: str | None = None
+    draft: str | None = None
 
     @property
     def prefix_cache_bytes(self) -> int:
@@ -258,6 +263,12 @@ def _folders(value: Any, path: Path, key: str) -> dict[str, str]:
     return value
 
 
+def _draft(value: Any, path: Path, key: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise _wrong(value, path, key, f'"{PROMPT_LOOKUP}", or the file of a model, such as "draft/model.onnx"')
+    return value
+
+
 def _one_of(*names: str) -> Check:
     def check(value: Any, path: Path, key: str) -> str:
         if value not in names:
@@ -314,6 +325,7 @@ _GENERATION: Final[Keys] = {
     "adapters": ("adapters", _folders),
     "adapter_rank": ("adapter_rank", _count(1, 4096)),
     "tool_parser": ("tool_parser", _one_of("hermes")),
+    "draft": ("draft", _draft),
 }
 _ENCODER: Final[Keys] = {
     "pooling": ("pooling", _one_of("cls", "last", "mean", "score")),

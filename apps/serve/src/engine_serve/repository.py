@@ -24,7 +24,7 @@ from engine_serve.encoder_model import EncoderModel
 from engine_serve.ended_sequences import EndedTables
 from engine_serve.folders import ModelFolder, list_names, read_folder
 from engine_serve.generative_model import GenerativeModel
-from engine_serve.loading import BlobOptions, file_identity, load_adapters, load_network, size_of
+from engine_serve.loading import BlobOptions, file_identity, load_adapters, load_draft, load_network, size_of
 from engine_serve.metrics import DeviceClock, Tally
 from engine_serve.model_config import ModelConfig
 from engine_serve.model_text import find_text
@@ -347,7 +347,8 @@ class Repository(ModelRepository):  # type: ignore[misc]
         text = find_text(path, vocabulary_of(network.signature, LOGITS))
         chat = None if text is None else find_chat_template(path)
         adapters = load_adapters(path, config, network)
-        return GenerativeModel(name, number, network, config, self.clock, self.tally, text, chat, adapters)
+        draft = load_draft(self._core, path, config, self._blobs)
+        return GenerativeModel(name, number, network, config, self.clock, self.tally, text, chat, adapters, draft)
 
     def _note_failure(self, name: str, error: EngineError) -> None:
         """Record the failure of a model without any version that is loaded; a version that is served stays."""
