@@ -162,7 +162,7 @@ def measure(running: dict[str, Running], inputs: dict[str, Any], options: argpar
     """Print the tables; returns the exit status."""
     is_right = True
     for model, values in inputs.items():
-        rows = []
+        rows, notes = [], []
         for form in options.forms.split(","):
             asked = {name: each for name, each in running.items() if form != "grpc" or each.grpc}
             answers = {name: first_answer(each, name, model, values, form) for name, each in asked.items()}
@@ -172,26 +172,35 @@ def measure(running: dict[str, Running], inputs: dict[str, Any], options: argpar
                     is_right = False
             for clients in map(int, options.clients.split(",")):
                 talks = {name: talker(each, name, model, values, form, clients) for name, each in asked.items()}
-                for name, found in alternated(talks, options).items():
-                    rows.append([form, str(clients), name, *figures(found)])
+                found, failed = alternated(talks, options)
+                rows += [[form, str(clients), name, *figures(loads)] for name, loads in found.items()]
+                rows += [[form, str(clients), name, "failed", "", "", "", ""] for name in failed]
+                notes += [f"{name} failed with {clients} clients, {form}: {why}" for name, why in failed.items()]
         print(f"\n{model}\n")
         head = ["form", "clients", "server", "requests/s", "p50 (ms)", "p99 (ms)"]
         print(markdown([*head, "server CPU (ms)", "client CPU (ms)"], rows), flush=True)
+        print("".join(f"\n{note}" for note in notes), flush=True)
     return int(not is_right)
 
 
-def alternated(talks: dict[str, Callable[[float], Load]], options: argparse.Namespace) -> dict[str, list[Load]]:
-    results = defaultdict(list)
+def alternated(
+    talks: dict[str, Callable[[float], Load]], options: argparse.Namespace
+) -> tuple[dict[str, list[Load]], dict[str, str]]:
+    """The loads of each server, in turns; and the errors of those that refused a request, such as by a deadline."""
+    results, failed = defaultdict(list), {}
     for turn in range(options.rounds + 1):
         order = list(talks) if turn % 2 else list(reversed(talks))
         for name in order:
+            if name in failed:
+                continue
             try:
                 found = talks[name](options.seconds if turn else min(0.5, options.seconds))
             except RuntimeError as e:
-                raise RuntimeError(f"{name}: {e}") from e
+                failed[name] = str(e)
+                continue
             if turn:  # the first round warms up
                 results[name].append(found)
-    return {name: results[name] for name in talks}
+    return {name: results[name] for name in talks if name not in failed}, failed
 
 
 def figures(loads: list[Load]) -> list[str]:
