@@ -92,7 +92,11 @@ class DeviceNotFoundError(PluginError):
 
 
 class PluginLoadError(PluginError):
-    """A plugin was found, but importing or creating it failed, or its API version differs."""
+    """A plugin was found, but importing or creating it failed."""
+
+
+class PluginApiError(PluginLoadError):
+    """A plugin was written for a version of the plugin API that this engine does not run: older or newer."""
 
 
 class PluginConflictError(PluginError):

@@ -19,7 +19,7 @@ A device is a Python package with an entry point in the group `engine.plugins`, 
 |                     | `requirements`              | optional | returns what a machine needs to import the network  |
 |                     | `metric`                    | optional | returns the network's metrics                       |
 |                     | `memory`                    | optional | returns the bytes that the network holds            |
-|                     | `release`                   | optional | frees what later inferences can make again          |
+|                     | `release_caches`            | optional | frees what later inferences can make again          |
 |                     | `parts`                     | optional | returns the networks on which it runs               |
 |                     | `node_counts`               | optional | returns how many nodes run on the evaluator         |
 |                     | `can_share`                 | optional | says whether copies may share plans and weights     |
@@ -73,6 +73,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from engine.errors import UnsupportedError
+from engine.hosting.api_changes import API_CHANGES, OLDEST_API_VERSION, ApiChange
 from engine.hosting.network import HostedNetwork
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.version import API_VERSION, engine_version
@@ -151,15 +152,16 @@ else:
     })  # fmt: skip
 
 __all__ = [
-    "API_VERSION", "CONFIG", "METRIC", "AsyncInferRequest", "BlobManifest", "BlobReader", "BlobWriter", "Busy",
-    "Cancelled", "Config", "ContextClosed", "CoreHandle", "Crossing", "DeadlineExceeded", "DeviceError",
-    "DeviceNotFoundError", "ElementType", "EngineError", "ExecutableNetwork", "Executor", "Features", "InferError",
-    "InferResult", "InlineExecutor", "InputError", "Model", "Mutability", "NodeCounts", "NodeProfile", "NodeRefusal",
-    "NotOnHostError", "OutOfMemoryError", "PartialShape", "Pipeline", "PlacedSubgraph", "PlacementReport", "Plugin",
-    "PluginContractError", "PluginError", "PluginT", "Port", "ProfilingInfo", "Property", "PropertyError",
-    "PropertySet", "QueryResult", "RefusalCause", "RemoteContext", "RemoteTensor", "RequestOwner", "Signature",
-    "Stage", "StageProfile", "Support", "SupportLevel", "SyncInferRequest", "TensorType", "ThreadExecutor",
-    "TransferProfile", "Transfers", "UnsupportedError", "ValueType", "engine_version", "shared_executor",
+    "API_CHANGES", "API_VERSION", "CONFIG", "METRIC", "OLDEST_API_VERSION", "ApiChange", "AsyncInferRequest",
+    "BlobManifest", "BlobReader", "BlobWriter", "Busy", "Cancelled", "Config", "ContextClosed", "CoreHandle",
+    "Crossing", "DeadlineExceeded", "DeviceError", "DeviceNotFoundError", "ElementType", "EngineError",
+    "ExecutableNetwork", "Executor", "Features", "InferError", "InferResult", "InlineExecutor", "InputError",
+    "Model", "Mutability", "NodeCounts", "NodeProfile", "NodeRefusal", "NotOnHostError", "OutOfMemoryError",
+    "PartialShape", "Pipeline", "PlacedSubgraph", "PlacementReport", "Plugin", "PluginContractError", "PluginError",
+    "PluginT", "Port", "ProfilingInfo", "Property", "PropertyError", "PropertySet", "QueryResult", "RefusalCause",
+    "RemoteContext", "RemoteTensor", "RequestOwner", "Signature", "Stage", "StageProfile", "Support",
+    "SupportLevel", "SyncInferRequest", "TensorType", "ThreadExecutor", "TransferProfile", "Transfers",
+    "UnsupportedError", "ValueType", "engine_version", "shared_executor",
 ]  # fmt: skip
 
 
@@ -177,7 +179,8 @@ class Plugin(HostedPlugin):
     version: ClassVar[str]
     """Required. The plugin's version; blobs of another major or minor version are not imported."""
     api_version: ClassVar[int]
-    """Required. The `API_VERSION` that the plugin was written for, as an int literal."""
+    """Required. The `API_VERSION` that the plugin was written for, as an int literal: engines of the next version also
+    run it. A plugin that states the engine's own version claims to know versions that it has not seen."""
     properties: ClassVar[Iterable[Property[Any]]] = ()
     """Optional. The device's own metrics and config keys; the common ones may be redeclared with other limits."""
     context_handles: ClassVar[Mapping[str, str]] = {}
@@ -349,8 +352,11 @@ class ExecutableNetwork(HostedNetwork[PluginT]):
     def begin_sharing(self) -> None:
         """Optional. Replace what this copy of a network must not share with the others, such as memory for runs."""
 
-    def release(self) -> None:
-        """Optional. Free caches that later inferences fill again, for `release_memory`. Inferences may be running."""
+    def release_caches(self) -> None:
+        """Optional. Free caches that later inferences fill again, for `release_memory`. Inferences may be running.
+
+        Plugins for API 1 call it `release`.
+        """
 
     def prepare(self, shapes: Sequence[tuple[int, ...]]) -> None:
         """Optional. Make what inferences with these shapes need: of the inputs, and then of the variables' values.

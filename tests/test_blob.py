@@ -884,7 +884,8 @@ def test_a_blob_of_this_host_is_compatible(kind: str, tmp_path: Path) -> None:
         ({"plugin_version": "0.2.0"}, "plugin version: the blob has 0.1.0, this host has 0.2.0"),
         ({"plugin_version": "1"}, "plugin version"),
         ({"engine_version": "1.1.0"}, "engine version: the blob has 0.1.0, this host has 1.1.0"),
-        ({"api_version": "2"}, "plugin API version"),
+        ({"api_version": "3"}, "plugin API version: the blob has 1, this host loads 2 and 3; compile the model again"),
+        ({"api_version": "0"}, "plugin API version: the blob has 1, this host loads -1 and 0"),
         ({"available": {"isa": "avx2", "driver": "3.1"}}, "requirement 'isa': the blob needs fma, this host has avx2"),
         (
             {"available": {"isa": ["avx2", "fma"]}},

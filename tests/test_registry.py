@@ -21,15 +21,29 @@ from typing import Any, cast
 
 import pytest
 
+from engine import plugin_api
 from engine.errors import (
     DeviceNotFoundError,
+    PluginApiError,
     PluginConflictError,
     PluginContractError,
     PluginError,
     PluginLoadError,
     PropertyError,
 )
-from engine.plugin_api import CONFIG, Config, CoreHandle, ExecutableNetwork, Model, Plugin, Property, QueryResult
+from engine.plugin_api import (
+    API_CHANGES,
+    API_VERSION,
+    CONFIG,
+    OLDEST_API_VERSION,
+    Config,
+    CoreHandle,
+    ExecutableNetwork,
+    Model,
+    Plugin,
+    Property,
+    QueryResult,
+)
 from engine.registry.installed import InstalledEntryPoints
 from engine.registry.plugins import PluginRegistry
 
@@ -37,7 +51,7 @@ MODULE = """
 from engine.plugin_api import Plugin
 
 class Device(Plugin):
-    name, version, api_version = "{name}", "1.0", 1
+    name, version, api_version = "{name}", "1.0", 2
     def compile_model(self, model, config): ...
     def query_model(self, model, config): ...
 """
@@ -48,7 +62,7 @@ class Device(Plugin):
 
     name = "DEVICE"
     version = "1.0"
-    api_version = 1
+    api_version = 2
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         raise NotImplementedError
@@ -210,7 +224,7 @@ BROKEN = {
     "SystemExit": "raise SystemExit('no licence')",
     "AttributeError": "Devices = 1",
     "RuntimeError": MODULE.format(name="BROKEN") + "    def __init__(self, core): raise RuntimeError('no driver')",
-    "PluginLoadError": MODULE.format(name="BROKEN") + "    api_version = 2",
+    "PluginLoadError": MODULE.format(name="BROKEN") + "    api_version = 99",
 }
 OUT_OF_CONTRACT = {
     "is builtins:int": "Device = int",
@@ -247,6 +261,43 @@ def test_a_broken_plugin_gives_its_original_error(
     assert errors[1].__cause__ is original, "the second use must tell what the first one did"
     assert len(caplog.records) == 1
     assert registry.get("DEVICE").name == "DEVICE"
+
+
+@pytest.mark.parametrize("stated", [-1, OLDEST_API_VERSION - 1, API_VERSION + 1, 99])
+def test_a_plugin_for_another_api_is_refused(install: Install, registry: PluginRegistry, stated: int) -> None:
+    install(
+        "vendor",
+        {"OTHER": "vendor_other:Device"},
+        vendor_other=f"{MODULE.format(name='OTHER')}    api_version = {stated}",
+    )
+    with pytest.raises(
+        PluginApiError, match=rf"OTHER \(vendor_other:Device of vendor 1\.0\).* plugin API {stated}, "
+    ) as caught:
+        registry.get("OTHER")
+    assert f"for API {OLDEST_API_VERSION} and {API_VERSION}" in str(caught.value)
+    assert f"{'a newer' if stated > 1 else 'an older'} engine with API {stated}" in str(caught.value)
+
+
+def test_a_plugin_for_the_api_before_is_told_what_will_go(
+    install: Install, registry: PluginRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for each plugin, however many cores use it; current plugins are told nothing."""
+    for name in ("ELDER", "OLD"):
+        source = f"{MODULE.format(name=name)}    api_version = {API_VERSION - 1}"
+        install(f"vendor-{name}", {name: f"vendor_{name.lower()}:Device"}, **{f"vendor_{name.lower()}": source})
+    registry.register("DEVICE", Device)
+    with caplog.at_level(logging.WARNING, "engine"):
+        for each in (registry, PluginRegistry(None)):  # type: ignore[arg-type]
+            assert each.get("OLD").api_version == each.get("ELDER").api_version == API_VERSION - 1
+        registry.get("DEVICE")
+    old, elder = sorted((record.getMessage() for record in caplog.records), reverse=True)
+    assert old.startswith("plugin OLD (vendor_old:Device of vendor-OLD 1.0) works")
+    assert elder.startswith("plugin ELDER ")
+    assert f"engines with plugin API {API_VERSION + 1} will not run it" in old
+    assert API_CHANGES, "a version without a change needs no number"
+    for change in API_CHANGES:
+        assert f"{change.owner}.{change.old} is called {change.new}" in old
+        assert hasattr(getattr(plugin_api, change.owner), change.new)
 
 
 @pytest.mark.parametrize(("words", "source"), OUT_OF_CONTRACT.items(), ids=OUT_OF_CONTRACT)

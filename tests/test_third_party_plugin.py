@@ -115,7 +115,7 @@ print(json.dumps([failures, core.available_devices, sorted(core.unavailable_devi
         "EXIT": ("PluginLoadError", "SystemExit"),
         "CLASS": ("PluginLoadError", "PluginContractError"),
         "NAME": ("PluginLoadError", "AttributeError"),
-        "API": ("PluginLoadError", "PluginLoadError"),
+        "API": ("PluginApiError", "PluginApiError"),
         "INIT": ("PluginLoadError", "OSError"),
     }
     said = {name: message for name, (_, _, message) in failures.items()}

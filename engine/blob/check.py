@@ -110,10 +110,10 @@ def check_manifest(
 ) -> BlobCheck:
     """Check whether a blob with `manifest` would load on this host. Arguments of None are not checked.
 
-    Rules: device, plugin name and API version are equal; plugin and engine versions have equal major and minor numbers;
-    each requirement is a key of `available`, and all its values are available; the requirements of a blob for another
-    device are not compared. `available` maps a key to the value, or the collection of values, that this host has. Pass
-    `{}` for a host without features.
+    Rules: device and plugin name are equal; the plugin API of the blob is that of this host or the one before; plugin
+    and engine versions have equal major and minor numbers; each requirement is a key of `available`, and all its values
+    are available; the requirements of a blob for another device are not compared. `available` maps a key to the value,
+    or the collection of values, that this host has. Pass `{}` for a host without features.
     """
     other_device = _unequal("device", manifest.device, device)
     reasons = [
@@ -121,7 +121,7 @@ def check_manifest(
         *_unequal("plugin", manifest.plugin_name, plugin_name),
         *_other_release("plugin", manifest.plugin_version, plugin_version),
         *_other_release("engine", manifest.engine_version, engine_version),
-        *_unequal("plugin API version", manifest.api_version, api_version),
+        *_outside("plugin API version", manifest.api_version, api_version),
     ]
     if available is not None and not other_device:
         for key, required in manifest.requirements.items():
@@ -133,6 +133,15 @@ def _unequal(what: str, of_blob: str, here: str | None) -> list[str]:
     if here is None or of_blob == here:
         return []
     return [f"{what}: the blob was compiled for {of_blob!r}, this host has {here!r}; {_EXPORT_AGAIN} for {here!r}"]
+
+
+def _outside(what: str, of_blob: str, here: str | None) -> list[str]:
+    """The number is neither that of this host nor the one before."""
+    if here is None or of_blob in (here, str(int(here) - 1)):
+        return []
+    return [
+        f"{what}: the blob has {of_blob}, this host loads {int(here) - 1} and {here}; {_EXPORT_AGAIN} with API {here}"
+    ]
 
 
 def _other_release(what: str, of_blob: str, here: str | None) -> list[str]:

@@ -40,6 +40,7 @@ from engine.errors import (
 )
 from engine.extensions import ExtensionInfo, ExtensionSet
 from engine.files import ModelSource
+from engine.hosting.api_changes import why_outdated
 from engine.limits import report_progress, watched
 from engine.plugin_api import ExecutableNetwork, Plugin, RemoteContext
 from engine.properties import (
@@ -76,12 +77,16 @@ _DEFAULT_DEVICE: Final = "AUTO"
 
 @dataclass(frozen=True, slots=True)
 class PluginVersion:
-    """The plugin that provides a device: its version, the API that it was written for, where it comes from."""
+    """The plugin that provides a device: its version, the API that it was written for, where it comes from.
+
+    `outdated` says what its author has to change for the next engine, as a clause; "" for a plugin for the current API.
+    """
 
     device: str
     version: str
     api_version: int
     origin: PluginOrigin
+    outdated: str = ""
 
 
 class Core:
@@ -440,7 +445,8 @@ class Core:
             with suppress(PluginError):
                 plugin = self._registry.get(name)
                 (origin,) = self._registry.origins(name)
-                versions[name] = PluginVersion(name, plugin.version, plugin.api_version, origin)
+                outdated = why_outdated(plugin.api_version)
+                versions[name] = PluginVersion(name, plugin.version, plugin.api_version, origin, outdated)
         return versions
 
     def register_plugin(self, name: str, plugin: PluginSource) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from engine.blob import BlobReader
 from engine.core.settings import exported_config
 from engine.errors import PluginContractError
-from engine.hosting import not_initialised, plugin_errors, wrong_return
+from engine.hosting import API_VERSION, not_initialised, plugin_errors, wrong_return
+from engine.hosting.api_changes import outdated_hooks
 from engine.limits import Limits, compilation
 from engine.plugin_api import ExecutableNetwork, Plugin, RemoteContext
 from engine.properties import DEVICE_ID, MAX_FOLDED_BYTES, MAX_FOLDED_WORK, MAX_TENSOR_BYTES, Config
@@ -117,6 +118,11 @@ def _checked_network(plugin: Plugin, network: object, method: str, context: Remo
         raise wrong_return(plugin.name, method, network, "ExecutableNetwork")
     if not hasattr(network, "signature"):
         raise not_initialised(plugin.name, network, "plugin, config, source")
+    if plugin.api_version == API_VERSION and (old := outdated_hooks(network, ExecutableNetwork)):
+        raise PluginContractError(
+            f"plugin {plugin.name}: api_version is {API_VERSION}, but {type(network).__name__} has a hook of API "
+            f"{API_VERSION - 1}: {old[0]}; rename it"
+        )
     if context is not None:
         network.use_context(context)
     return network

@@ -199,8 +199,11 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         """See `ExecutableNetwork`."""
 
     @abstractmethod
-    def release(self) -> None:
+    def release_caches(self) -> None:
         """Free caches that later inferences fill again; inferences may be running."""
+
+    def release(self) -> None:
+        """`release_caches`, as plugins for API 1 have it."""
 
     @abstractmethod
     def prepare(self, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -482,8 +485,11 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         self._idle_requests.clear()
         if self._submissions is not None:
             self._submissions.release_idle()
-        with plugin_errors(self.plugin.name, "release"):
-            self.release()
+        with plugin_errors(self.plugin.name, "release_caches"):
+            if self.plugin.api_version < 2:
+                self.release()
+            else:
+                self.release_caches()
 
     @final
     def prepare_shapes(self, shapes: Mapping[str, Sequence[int]], past: int = 0) -> None:

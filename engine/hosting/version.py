@@ -7,8 +7,9 @@ from typing import Final
 
 from engine.startup.distributions import installed_versions
 
-API_VERSION: Final = 1
-"""The version of `engine.plugin_api`; a plugin states the version that it was written for."""
+API_VERSION: Final = 2
+"""The version of `engine.plugin_api`; a plugin states the version that it was written for. Plugins for the version
+before also run, and those for others do not."""
 
 
 DISTRIBUTIONS: Final = ("engine-sdk", "engine-runtime")

@@ -12,11 +12,13 @@ from typing import Final, TypeAlias
 
 from engine.errors import (
     DeviceNotFoundError,
+    PluginApiError,
     PluginConflictError,
     PluginContractError,
     PluginError,
     PluginLoadError,
 )
+from engine.hosting.api_changes import OLDEST_API_VERSION, why_outdated
 from engine.hosting.version import installed_distributions
 from engine.plugin_api import API_VERSION, CoreHandle, Plugin
 from engine.registry.installed import InstalledEntryPoints
@@ -32,6 +34,8 @@ PluginSource: TypeAlias = type[Plugin] | Callable[[CoreHandle], Plugin] | str
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")
 _TARGET: Final = re.compile(r"[\w.]+:[\w.]+")
 _log = logging.getLogger("engine.registry")
+_told: set[PluginOrigin] = set()
+"""The plugins that were reported to be outdated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,8 @@ class PluginRegistry(Participant):
                 _log.warning("plugin %s (%s) is not used: %s", entry.name, entry.origins[0], _said(e))
             finally:
                 entry.is_creating = False
-        raise PluginLoadError(
+        kind = PluginApiError if isinstance(entry.failure, PluginApiError) else PluginLoadError
+        raise kind(
             f"plugin {entry.name} ({entry.origins[0]}) cannot be loaded: {_said(entry.failure)}; "
             f"after fixing it, restart Python or call unload_plugin({entry.name!r})"
         ) from entry.failure
@@ -190,6 +195,7 @@ class PluginRegistry(Participant):
         else:
             raise PluginContractError(f"expected a subclass of engine.plugin_api.Plugin; got {_described(made)}")
         _check_plugin(plugin, entry)
+        _warn_if_outdated(plugin, entry.origins[0])
         return plugin
 
     def _after_fork(self) -> None:
@@ -270,10 +276,11 @@ def _check_versions(made: type[Plugin]) -> None:
             f"{made.__name__}.api_version must be the API_VERSION, an int, that the plugin was written for "
             f"(currently {API_VERSION}); got {api_version!r}"
         )
-    if api_version != API_VERSION:
-        raise PluginLoadError(
-            f"it was written for plugin API {api_version}, this engine has plugin API {API_VERSION}; install a "
-            f"version of the plugin for API {API_VERSION}, or an engine with API {api_version}"
+    if not OLDEST_API_VERSION <= api_version <= API_VERSION:
+        engine = "a newer engine" if api_version > API_VERSION else "an older engine"
+        raise PluginApiError(
+            f"it was written for plugin API {api_version}, and this engine runs plugins for API {OLDEST_API_VERSION} "
+            f"and {API_VERSION}; install a version of the plugin for one of these, or {engine} with API {api_version}"
         )
     if not isinstance(version, str) or not version:
         raise PluginContractError(f"{made.__name__}.version must be the plugin's version, a string; got {version!r}")
@@ -289,6 +296,14 @@ def _check_plugin(plugin: object, entry: _Entry) -> None:
         )
     if not hasattr(plugin, "declared"):
         raise PluginContractError(f"{type(plugin).__name__}.__init__ must call super().__init__(core)")
+
+
+def _warn_if_outdated(plugin: Plugin, origin: PluginOrigin) -> None:
+    """Log once in this process what the author of a plugin for the API before has to change."""
+    why = why_outdated(plugin.api_version)
+    if why and origin not in _told:
+        _told.add(origin)
+        _log.warning("plugin %s (%s) works, and has to be updated: %s", plugin.name, origin, why)
 
 
 def _described(made: object) -> str:

@@ -51,7 +51,7 @@ class SplitPlugin(Plugin):
 
     name = "SPLIT"
     version = "1.0"
-    api_version = 1
+    api_version = 2
     properties = (DEVICE_PRIORITIES,)
 
     def query_model(self, model: Model, config: Config) -> QueryResult:

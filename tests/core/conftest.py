@@ -63,7 +63,7 @@ class ScaleNetwork(ExecutableNetwork):
 class ScalePlugin(Plugin):
     name = "SCALE"
     version = "1.2.0"
-    api_version = 1
+    api_version = 2
     properties = (SHIFT,)
 
     ids: ClassVar[Sequence[str]] = ("0",)

@@ -213,7 +213,7 @@ def test_devices_are_listed_as_they_can_be_compiled_for(core: Core, model: onnx.
 def test_versions_say_where_a_plugin_comes_from(core: Core) -> None:
     core.register_plugin("BROKEN", "module_that_is_not_there:Plugin")
     versions = core.get_versions()
-    assert (versions["SCALE"].version, versions["SCALE"].api_version) == ("1.2.0", 1)
+    assert (versions["SCALE"].version, versions["SCALE"].api_version) == ("1.2.0", 2)
     assert "ScalePlugin" in str(versions["SCALE"].origin)
     assert "BROKEN" not in versions
 

@@ -95,7 +95,7 @@ class TinyNetwork(ExecutableNetwork):
 class TinyPlugin(Plugin):
     name = "TINY"
     version = "1.2.3"
-    api_version = 1
+    api_version = 2
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         return TinyNetwork(self, config, model)

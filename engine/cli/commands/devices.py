@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
 
     core = Core()
     if args.device is not None:
-        described = _describe(core, args.device)
+        with _quiet(logging.getLogger("engine.registry")):
+            described = _describe(core, args.device)
         if args.json:
             print_json(described)
         else:
@@ -62,6 +63,9 @@ def run(args: argparse.Namespace) -> int:
         print_table(rows, ("DEVICE", "VERSION", "NAME"))
     else:
         say("no device can be used; install a plugin, such as engine-plugin-template")
+    for name, plugin in core.get_versions().items():
+        if plugin.outdated:
+            say(f"\n{name} works, and its plugin has to be updated: {plugin.outdated}")
     for name, reason in unavailable.items():
         say(f"\n{name} cannot be used: {reason}")
     if extensions:
@@ -100,6 +104,7 @@ def _describe(core: Core, device: str) -> dict[str, Any]:
         "name": core.get_property(device, "FULL_DEVICE_NAME"),
         "version": plugin.version,
         "api_version": plugin.api_version,
+        "outdated": plugin.outdated,
         "provided_by": str(plugin.origin),
         "properties": properties,
     }
@@ -112,6 +117,8 @@ def _plugin_of(device: str) -> str:
 def _print_device(described: dict[str, Any]) -> None:
     say(f"{described['device']}: {described['name']}")
     say(f"plugin {described['version']}, for plugin API {described['api_version']}, {described['provided_by']}")
+    if described["outdated"]:
+        say(f"its plugin has to be updated: {described['outdated']}")
     for kind, title in (("metric", "metrics"), ("config", "config keys, set with -c KEY=VALUE")):
         say(f"\n{title}:")
         for name, entry in described["properties"].items():

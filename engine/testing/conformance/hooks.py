@@ -18,8 +18,8 @@ HOOKS: Final[dict[type, tuple[str, ...]]] = {
         "import_in_context", "device_ids", "metric", "host_features",
     ),
     ExecutableNetwork: (
-        "create_infer_request_impl", "pipeline", "export_sections", "requirements", "metric", "memory", "release",
-        "parts", "node_counts", "can_share", "begin_sharing", "prepare",
+        "create_infer_request_impl", "pipeline", "export_sections", "requirements", "metric", "memory",
+        "release_caches", "parts", "node_counts", "can_share", "begin_sharing", "prepare",
     ),
     SyncInferRequest: (
         "infer_preprocess", "start_pipeline", "wait_pipeline", "infer_postprocess", "abort_pipeline", "request_cancel",

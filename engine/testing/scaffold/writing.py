@@ -89,7 +89,7 @@ def _check_names(plan: PluginPlan) -> None:
 
 def _values(plan: PluginPlan) -> dict[str, Any]:
     chosen = divided(plan.operators)
-    major, minor = (int(part) for part in engine_version().split(".")[:2])
+    major, minor = engine_version().split(".")[:2]
     return {
         "device": plan.device,
         "package": plan.package,
@@ -108,7 +108,6 @@ def _values(plan: PluginPlan) -> dict[str, Any]:
         "is_native": plan.is_native,
         "api_version": API_VERSION,
         "engine_version": f"{major}.{minor}",
-        "next_engine_version": f"{major}.{minor + 1}",
     }
 
 

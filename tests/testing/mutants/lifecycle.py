@@ -256,7 +256,7 @@ class _Deaf(_Forwarding):
 
 @network_fault
 class LosesItsProgramOnRelease(Network):
-    def release(self) -> None:
+    def release_caches(self) -> None:
         self.program = None  # type: ignore[assignment]
 
 

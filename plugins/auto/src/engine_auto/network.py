@@ -148,7 +148,7 @@ class AutoNetwork(ExecutableNetwork):
             total.update(network.memory_statistics())
         return dict(total)
 
-    def release(self) -> None:
+    def release_caches(self) -> None:
         """Have the networks release their memory."""
         for network in self.selection.networks():
             network.release_memory()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from engine.plugin_api import (
-    API_VERSION,
     BlobReader,
     Config,
     ExecutableNetwork,
@@ -23,7 +22,7 @@ class AutoPlugin(Plugin):
 
     name = "AUTO"
     version = "0.1.0"
-    api_version = API_VERSION
+    api_version = 2
     properties = OWN_PROPERTIES
     caches_parts = True
     chooses_devices = True

@@ -169,7 +169,7 @@ class BatchNetwork(ExecutableNetwork):
             total.update(network.memory_statistics())
         return dict(total)
 
-    def release(self) -> None:
+    def release_caches(self) -> None:
         """Have the networks release their memory."""
         self._networks.release()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from engine.ir import Constant, Node
 from engine.plugin_api import (
-    API_VERSION,
     BlobReader,
     Config,
     ExecutableNetwork,
@@ -27,7 +26,7 @@ class BatchPlugin(Plugin):
 
     name = "BATCH"
     version = "0.1.0"
-    api_version = API_VERSION
+    api_version = 2
     properties = OWN_PROPERTIES
     caches_parts = True
 

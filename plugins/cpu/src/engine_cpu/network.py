@@ -290,7 +290,7 @@ class CpuNetwork(GraphNetwork):
         arena = sum(plan.arena_bytes for plan in self.native_plans()) * (self.config[NUM_STREAMS] or 1)
         return {"weights": self.weights.nbytes, "arena": arena, **super().memory()}
 
-    def release(self) -> None:
+    def release_caches(self) -> None:
         """Drop the programs of dynamic shapes."""
         if self.programs is not None:
             self.programs.release()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import MissingPartError, UnsupportedError
 from engine.native import cores, cpu_features, default_isa, isas_within, product_rates
-from engine.plugin_api import API_VERSION, BlobReader, Config, ExecutableNetwork, Plugin
+from engine.plugin_api import BlobReader, Config, ExecutableNetwork, Plugin
 from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS
 from engine.startup import paused_collector
 from engine_cpu.instruction_sets import ARCHITECTURE
@@ -34,7 +34,7 @@ class CpuPlugin(Plugin):
 
     name = "CPU"
     version = "0.1.0"
-    api_version = API_VERSION
+    api_version = 2
     properties = (
         ALLOW_REFERENCE,
         COMPILE_EFFORT,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from engine.plugin_api import (
-    API_VERSION,
     BlobReader,
     Config,
     ExecutableNetwork,
@@ -24,7 +23,7 @@ class HeteroPlugin(Plugin):
 
     name = "HETERO"
     version = "0.1.0"
-    api_version = API_VERSION
+    api_version = 2
     properties = (DEVICE_PRIORITIES, *OWN_PROPERTIES)
     compile_effects = (DUMP_GRAPH.name,)
 

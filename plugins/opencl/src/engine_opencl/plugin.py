@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from engine.plugin_api import (
-    API_VERSION,
     BlobReader,
     Config,
     CoreHandle,
@@ -43,7 +42,7 @@ class OpenclPlugin(Plugin):
 
     name = "OPENCL"
     version = "0.1.0"
-    api_version = API_VERSION
+    api_version = 2
     properties = (
         COMPILE_EFFORT,
         EXECUTION_MODE_HINT,

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from engine.errors import UnsupportedError
 from engine.ir import Node
 from engine.plugin_api import (
-    API_VERSION,
     BlobReader,
     Config,
     CoreHandle,
@@ -30,7 +29,7 @@ class TemplatePlugin(Plugin):
 
     name = "TEMPLATE"
     version = "0.1.0"
-    api_version = API_VERSION  # a plugin outside this repository writes the version that it was built for: 1
+    api_version = 2
     properties = (TRANSFORMATIONS,)
 
     def __init__(self, core: CoreHandle) -> None:

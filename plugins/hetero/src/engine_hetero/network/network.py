@@ -137,7 +137,7 @@ class HeteroNetwork(ExecutableNetwork):
             total.update(network.memory_statistics())
         return dict(total)
 
-    def release(self) -> None:
+    def release_caches(self) -> None:
         """Have the networks of the subgraphs release their memory."""
         for network in self.dataflow.networks:
             network.release_memory()
