@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 from engine.blob import (
     ALIGNMENT,
+    BlobAnswer,
     BlobManifest,
     BlobReader,
     BlobWriter,
@@ -563,14 +564,14 @@ def test_a_stream_placed_after_its_end_has_no_blob() -> None:
 
 def test_a_blob_of_another_format_version() -> None:
     blob = bytearray(make_blob(SECTIONS))
-    blob[8:16] = struct.pack("<Q", 5)
+    blob[8:16] = struct.pack("<Q", 9)
     blob[64:96] = hashlib.sha256(blob[:64]).digest()
-    with pytest.raises(BlobIncompatibleError, match="format version 5; this engine reads 1 to 4"):
+    with pytest.raises(BlobIncompatibleError, match="format version 9, of a newer engine; this engine reads 1 to 8"):
         BlobReader(bytes(blob))
     check = check_blob(bytes(blob))
     assert not check.compatible
     assert check.manifest is None
-    assert "format version 5" in check.reasons[0]
+    assert "format version 9" in check.reasons[0]
 
 
 @pytest.mark.parametrize("kind", ["path", "mmap", "bytes", "memoryview"])
@@ -986,3 +987,99 @@ def test_any_sections_come_back(sections: dict[str, bytes]) -> None:
     assert list(read_all(Pipe(blob, piece=11))) == list(sections)
     for section in BlobReader(blob).manifest.sections:
         assert section.offset % ALIGNMENT == 0
+
+
+# Generations of the format
+
+
+def test_the_first_generation_is_read_and_written_as_it_was() -> None:
+    """Its manifest has no preferences, and a requirement that looks like a window is a value."""
+    blob = make_blob(SECTIONS, generation=1, requirements={"driver": ">=3"})
+    assert struct.unpack_from("<Q", blob, 8)[0] == 1
+    assert b"preferences" not in blob
+    with BlobReader(blob) as reader:
+        assert (reader.manifest.generation, reader.manifest.preferences) == (1, {})
+        assert {name: bytes(reader.section(name)) for name in reader.section_names} == SECTIONS
+    assert check_blob(blob, available={"driver": ">=3"}).compatible
+    assert not check_blob(blob, available={"driver": "3.5"}).compatible
+    with pytest.raises(BlobError, match="the first generation has none"):
+        make_manifest(generation=1, preferences={"driver": "3"})
+    for wrong in (0, 3, True, "2"):
+        with pytest.raises(BlobError, match=r"manifest\.generation: expected 1\.\.2"):
+            make_manifest(generation=wrong)
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_a_manifest_of_the_other_generation_is_refused(number: int) -> None:
+    """The number in the header says which fields there are."""
+    blob = bytearray(make_blob(SECTIONS, generation=2 if number == 1 else 1))
+    blob[8:16] = struct.pack("<Q", number)
+    blob[64:96] = hashlib.sha256(blob[:64]).digest()
+    problem = "unknown key 'preferences'" if number == 1 else "missing preferences"
+    with pytest.raises(BlobFormatError, match=problem):
+        BlobReader(bytes(blob))
+
+
+@pytest.mark.parametrize(
+    ("window", "inside", "outside"),
+    [
+        (">=3.1,<4", ["3.1", "3.1.0", "3.10", "3.99 beta"], ["3.0.9", "3", "4", "4.0", "", "driver 3.5"]),
+        (">=3", ["3", "3.0", "03.1", "400"], ["2.9", "0"]),
+        ("<4.0", ["3.9.9", "0"], ["4", "4.0.1", "5"]),
+    ],
+)
+def test_a_window_of_versions(window: str, inside: list[str], outside: list[str]) -> None:
+    manifest = make_manifest(requirements={"driver": window}, preferences={"driver": window})
+    for version in inside:
+        assert check_manifest(manifest, available={"driver": version}).answer is BlobAnswer.RUNS, version
+    for version in outside:
+        (reason,) = check_manifest(manifest, available={"driver": version}).reasons
+        assert f"requirement 'driver': the blob needs {window}, this host has {version or ''}" in reason
+    assert check_manifest(manifest, available={"driver": [outside[0], inside[0]]}).compatible, "one of several"
+    (reason,) = check_manifest(manifest, available={}).reasons
+    assert f"the blob needs {window}, this host has no such feature" in reason
+
+
+@pytest.mark.parametrize(
+    "wrong", [">", ">3", "<", ">=", ">=3,", ">=a", "<3,>=2", ">=3<4", "<=4", ">=3,<4,<5", ">= 3", ">=1." * 20]
+)
+def test_what_is_no_window_is_refused(wrong: str) -> None:
+    for field in ("requirements", "preferences"):
+        with pytest.raises(BlobError, match=rf"manifest.{field}\['driver'\]: .* no window of versions; expected"):
+            make_manifest(**{field: {"driver": ["3", wrong]}})
+
+
+def test_unmet_preferences_are_advice() -> None:
+    manifest = make_manifest(requirements={"isa": "avx2"}, preferences={"isa": ["avx2", "fma"], "plans": "7"})
+    best = {"isa": ["avx2", "fma"], "plans": "7"}
+    assert check_manifest(manifest, available=best).answer == "runs"
+    check = check_manifest(manifest, available={**best, "plans": "8"})
+    assert check.compatible
+    assert check.answer is BlobAnswer.RECOMPILE
+    assert check.answer == "runs; recompile to be faster"
+    assert check.advice == ("plans: the blob was made for 7, this host has 8; compiled again here, it is faster",)
+    assert len(check_manifest(manifest, available={"isa": ["avx2"]}).advice) == 2
+    refused = check_manifest(manifest, available={"isa": ["sse2"], "plans": "8"})
+    assert (refused.answer, len(refused.reasons), len(refused.advice)) == (BlobAnswer.NO, 1, 2)
+    assert check_manifest(manifest, device="OTHER", available={}).advice == ()
+
+
+@pytest.mark.parametrize(
+    ("of_blob", "here", "loads"),
+    [
+        ("0.1.7", "0.1.0", True), ("0.1.0", "0.2.5", True), ("0.2.0", "0.1.9", False), ("0.1.0", "0.3.0", False),
+        ("0.9.0", "1.0.0", False), ("1.0.0", "1.1.0", True), ("0+source", "0+source", True), ("what", "0.1.0", False),
+    ],
+)  # fmt: skip
+def test_the_versions_of_engines_whose_blobs_load(of_blob: str, here: str, loads: bool) -> None:
+    """Those of the same minor release and of the one before; plugins' only if they say so."""
+    manifest = make_manifest(engine_version=of_blob, plugin_version=of_blob)
+    check = check_manifest(manifest, engine_version=here)
+    assert check.compatible is loads
+    if not loads:
+        assert f"engine version: the blob has {of_blob}, this host has {here}, which loads blobs of" in check.reasons[0]
+        assert check.reasons[0].endswith(f"compile the model again and export it with {here}")
+    of_plugin = check_manifest(manifest, plugin_version=here)
+    assert of_plugin.compatible is (loads and of_blob.split(".")[:2] == here.split(".")[:2])
+    if loads:
+        assert check_manifest(manifest, plugin_version=here, oldest_version=of_blob).compatible

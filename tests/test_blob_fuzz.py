@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.blob import BlobManifest, BlobReader, BlobWriter, check_blob
+from engine.blob import FORMAT_VERSION, BlobManifest, BlobReader, BlobWriter, check_blob
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError
 
 HEADER = struct.Struct("<8sQQQ32s")
@@ -91,7 +91,7 @@ def sealed(manifest: bytes, data: bytes = DATA, blob_size: int | None = None) ->
     """A blob around any manifest whose hashes are right: what a forger can make."""
     start = -(-(HEADER_SIZE + len(manifest)) // 64) * 64
     size = start + len(data) if blob_size is None else blob_size
-    head = HEADER.pack(BLOB[:8], 1, len(manifest), size, hashlib.sha256(manifest).digest())
+    head = HEADER.pack(BLOB[:8], FORMAT_VERSION, len(manifest), size, hashlib.sha256(manifest).digest())
     return (head + hashlib.sha256(head).digest() + manifest).ljust(start, b"\0") + data
 
 

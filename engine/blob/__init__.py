@@ -17,9 +17,11 @@ data area               sections in the manifest's order, each at the first mult
                         before, zeros between them; the blob ends where the last section ends
 ======================  ==================================================================================
 
-Format versions 2 and 4 are for signed blobs: the signature follows the manifest, before the zeros; see
-`engine.blob.signature`. Blobs of versions 3 and 4 have sections in another form, and a sealed manifest; see
-`engine.blob.transform`. Other blobs have version 1; encrypted ones that earlier engines wrote have version 1 or 2.
+The format version is 4 (G - 1) + 1, plus 1 for a signed blob, plus 2 for a sealed one, where G is the generation of the
+format: 5 to 8 in this engine, which also reads 1 to 4. The manifests of the second generation have `preferences`, and
+windows of versions as requirements. The signature follows the manifest, before the zeros; see `engine.blob.signature`.
+Sealed blobs have sections in another form, and a sealed manifest; see `engine.blob.transform`. Encrypted blobs of the
+versions 1 and 2 were written before there were seals.
 
 A section's offset counts from the start of the data area, so that it does not depend on the manifest's
 length. Sections may be stored in another form, such as encrypted (`engine.blob.transform`), or be in another file
@@ -38,9 +40,10 @@ from engine.startup import names_on_demand
 
 if TYPE_CHECKING:
     from engine.blob.bound import BlobWeights, WeightsFile
-    from engine.blob.check import BlobCheck, check_blob, check_manifest
+    from engine.blob.check import BlobAnswer, BlobCheck, check_blob, check_manifest
     from engine.blob.container import (
         FORMAT_VERSION,
+        OLDEST_FORMAT_VERSION,
         SEALED_FORMAT_VERSION,
         SEALED_SIGNED_FORMAT_VERSION,
         SIGNED_FORMAT_VERSION,
@@ -66,10 +69,10 @@ if TYPE_CHECKING:
 else:
     __getattr__ = names_on_demand(__name__, {
         "engine.blob.bound": ["BlobWeights", "WeightsFile"],
-        "engine.blob.check": ["BlobCheck", "check_blob", "check_manifest"],
+        "engine.blob.check": ["BlobAnswer", "BlobCheck", "check_blob", "check_manifest"],
         "engine.blob.container": [
-            "FORMAT_VERSION", "SEALED_FORMAT_VERSION", "SEALED_SIGNED_FORMAT_VERSION", "SIGNED_FORMAT_VERSION",
-            "is_blob",
+            "FORMAT_VERSION", "OLDEST_FORMAT_VERSION", "SEALED_FORMAT_VERSION", "SEALED_SIGNED_FORMAT_VERSION",
+            "SIGNED_FORMAT_VERSION", "is_blob",
         ],
         "engine.blob.encryption": ["AesGcmKey"],
         "engine.blob.key_files": [
@@ -89,10 +92,12 @@ else:
 __all__ = [
     "ALIGNMENT",
     "FORMAT_VERSION",
+    "OLDEST_FORMAT_VERSION",
     "SEALED_FORMAT_VERSION",
     "SEALED_SIGNED_FORMAT_VERSION",
     "SIGNED_FORMAT_VERSION",
     "AesGcmKey",
+    "BlobAnswer",
     "BlobCheck",
     "BlobInput",
     "BlobManifest",

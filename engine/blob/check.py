@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from engine.blob.bound import WeightsFile
 from engine.blob.container import read_prologue
 from engine.blob.manifest import BlobManifest
 from engine.blob.parts import BlobPart, read_parts
+from engine.blob.requirements import as_set, missing_of
 from engine.blob.signature import BlobSignature
 from engine.blob.source import BlobInput, open_source
 from engine.blob.transform import SectionTransform
@@ -16,6 +18,15 @@ from engine.errors import BlobIncompatibleError
 from engine.startup import dataclass
 
 _EXPORT_AGAIN = "compile the model again and export it"
+
+
+class BlobAnswer(enum.StrEnum):
+    """Whether a blob loads on this host."""
+
+    RUNS = "runs"
+    RECOMPILE = "runs; recompile to be faster"
+    """It loads, and computes the same; `BlobCheck.advice` says what compiling again would make faster."""
+    NO = "no"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +43,15 @@ class BlobCheck:
     signature: BlobSignature | None = None
     is_trusted: bool = False
     parts: tuple[BlobPart, ...] = ()
+    advice: tuple[str, ...] = ()
+    """What would be faster if the model was compiled again on this host: one sentence each."""
+
+    @property
+    def answer(self) -> BlobAnswer:
+        """The result in short."""
+        if self.reasons:
+            return BlobAnswer.NO
+        return BlobAnswer.RECOMPILE if self.advice else BlobAnswer.RUNS
 
     @property
     def compatible(self) -> bool:
@@ -107,26 +127,35 @@ def check_manifest(
     engine_version: str | None = None,
     api_version: str | None = None,
     available: Mapping[str, str | Collection[str]] | None = None,
+    oldest_version: str = "",
 ) -> BlobCheck:
     """Check whether a blob with `manifest` would load on this host. Arguments of None are not checked.
 
-    Rules: device and plugin name are equal; the plugin API of the blob is that of this host or the one before; plugin
-    and engine versions have equal major and minor numbers; each requirement is a key of `available`, and all its values
-    are available; the requirements of a blob for another device are not compared. `available` maps a key to the value,
-    or the collection of values, that this host has. Pass `{}` for a host without features.
+    Rules: device and plugin name are equal; the plugin API of the blob is that of this host or the one before; the
+    engine version has the major number of this host's, and its minor number or the one before; so has the plugin
+    version, or it is at least `oldest_version`, if that is given, and equal minor numbers are required if not; each
+    requirement is a key of `available`, and all its values are available; the requirements of a blob for another device
+    are not compared. Preferences are compared in the same way, and give advice. `available` maps a key to the value, or
+    the collection of values, that this host has. Pass `{}` for a host without features.
     """
     other_device = _unequal("device", manifest.device, device)
     reasons = [
         *other_device,
         *_unequal("plugin", manifest.plugin_name, plugin_name),
-        *_other_release("plugin", manifest.plugin_version, plugin_version),
-        *_other_release("engine", manifest.engine_version, engine_version),
+        *_older("plugin", manifest.plugin_version, plugin_version, oldest_version),
+        *_older("engine", manifest.engine_version, engine_version, _release_before(engine_version)),
         *_outside("plugin API version", manifest.api_version, api_version),
     ]
+    advice: list[str] = []
     if available is not None and not other_device:
+        has_windows = manifest.generation > 1
         for key, required in manifest.requirements.items():
-            reasons += _unmet(key, _as_set(required), available.get(key))
-    return BlobCheck(tuple(reasons), manifest)
+            if (unmet := _unmet(required, available.get(key), has_windows=has_windows)) is not None:
+                reasons.append(f"requirement {key!r}: the blob needs {unmet}; {_EXPORT_AGAIN} on this host")
+        for key, preferred in manifest.preferences.items():
+            if (unmet := _unmet(preferred, available.get(key), has_windows=has_windows)) is not None:
+                advice.append(f"{key}: the blob was made for {unmet}; compiled again here, it is faster")
+    return BlobCheck(tuple(reasons), manifest, advice=tuple(advice))
 
 
 def _unequal(what: str, of_blob: str, here: str | None) -> list[str]:
@@ -144,30 +173,40 @@ def _outside(what: str, of_blob: str, here: str | None) -> list[str]:
     ]
 
 
-def _other_release(what: str, of_blob: str, here: str | None) -> list[str]:
-    if here is None or _release(of_blob) == _release(here):
+def _older(what: str, of_blob: str, here: str | None, oldest: str) -> list[str]:
+    """The version is of a newer minor release than this host's, of an older one than `oldest`, or of another major."""
+    if here is None:
         return []
+    found, own = _release(of_blob), _release(here)
+    lowest = _release(oldest) if oldest else own
+    if lowest[0] != own[0]:
+        lowest = own
+    if found == own or (found[0] == own[0] and lowest[1] <= found[1] <= own[1]):
+        return []
+    releases = " to ".join(dict.fromkeys(".".join(map(str, release)) for release in (lowest, own)))
     return [
-        f"{what} version: the blob has {of_blob}, this host has {here}; expected equal major and minor numbers: "
+        f"{what} version: the blob has {of_blob}, this host has {here}, which loads blobs of {releases}: "
         f"{_EXPORT_AGAIN} with {here}"
     ]
 
 
-def _release(version: str) -> tuple[str, ...]:
-    public = version.partition("+")[0]
-    return (*public.split("."), "0")[:2]
+def _release(version: str) -> tuple[int | str, int]:
+    """The major and the minor number; a version without numbers is of its own kind."""
+    major, minor = (*version.partition("+")[0].split("."), "0")[:2]
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else (version, 0)
 
 
-def _unmet(key: str, required: frozenset[str], here: str | Collection[str] | None) -> list[str]:
-    missing = required - (_as_set(here) if here is not None else frozenset())
+def _release_before(version: str | None) -> str:
+    """The minor release before that of a version; of the first one of a major number, itself."""
+    major, minor = _release(version or "0")
+    return f"{major}.{max(0, minor - 1)}"
+
+
+def _unmet(required: str | Collection[str], here: str | Collection[str] | None, *, has_windows: bool) -> str | None:
+    """What a blob asks for and this host does not have, as a clause; None if it has all."""
+    available = frozenset[str]() if here is None else as_set(here)
+    missing = missing_of(as_set(required), available, has_windows=has_windows)
     if here is not None and not missing:
-        return []
-    has = "no such feature" if here is None else ", ".join(sorted(_as_set(here))) or "none"
-    return [
-        f"requirement {key!r}: the blob needs {', '.join(sorted(missing)) or 'it'}, this host has {has}; "
-        f"{_EXPORT_AGAIN} on this host"
-    ]
-
-
-def _as_set(value: str | Collection[str]) -> frozenset[str]:
-    return frozenset([value]) if isinstance(value, str) else frozenset(value)
+        return None
+    has = "no such feature" if here is None else ", ".join(sorted(available)) or "none"
+    return f"{', '.join(missing) or 'it'}, this host has {has}"

@@ -8,36 +8,40 @@ import struct
 from collections.abc import Iterable
 
 from engine.blob.keys import SigningKey
-from engine.blob.manifest import BlobManifest, BlobSection, decode_manifest
+from engine.blob.manifest import GENERATION, BlobManifest, BlobSection, decode_manifest
 from engine.blob.signature import BlobSignature, pack_signature, read_signature, signature_size
 from engine.blob.source import ALIGNMENT, Source
-from engine.blob.transform import is_sealed
+from engine.blob.transform import is_sealed, is_transformed
 from engine.errors import BlobFormatError, BlobIncompatibleError
 from engine.files.digest import sha256
 from engine.startup import dataclass
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 5
 """The format version of blobs without a signature."""
 
-SIGNED_FORMAT_VERSION = 2
+SIGNED_FORMAT_VERSION = 6
 """The format version of signed blobs: the signature follows the manifest."""
 
-SEALED_FORMAT_VERSION = 3
+SEALED_FORMAT_VERSION = 7
 """The format version of blobs whose sections are stored by a transform, which also seals the manifest."""
 
-SEALED_SIGNED_FORMAT_VERSION = 4
-"""The format version of signed blobs with a seal. This engine reads all of these versions."""
+SEALED_SIGNED_FORMAT_VERSION = 8
+"""The format version of signed blobs with a seal."""
+
+OLDEST_FORMAT_VERSION = 1
+"""The oldest format version that this engine reads: 1 to 4 are the same four kinds of the first generation."""
 
 MAX_MANIFEST_SIZE = 16 * 2**20
 """In bytes of JSON; larger data belongs in a section."""
 
 _VERSIONS = {
-    FORMAT_VERSION: (False, False),
-    SIGNED_FORMAT_VERSION: (False, True),
-    SEALED_FORMAT_VERSION: (True, False),
-    SEALED_SIGNED_FORMAT_VERSION: (True, True),
+    4 * (generation - 1) + 1 + is_signed + 2 * is_sealed: (generation, is_sealed, is_signed)
+    for generation in (1, GENERATION)
+    for is_sealed in (False, True)
+    for is_signed in (False, True)
 }
-"""Whether the blobs of a version are sealed, and whether they are signed."""
+"""By version: the generation of the format, whether the blobs are sealed, and whether they are signed. A generation has
+another manifest; the engine reads its own and the one before."""
 _MAGIC = b"\x93EBLOB\r\n"
 _HEADER = struct.Struct("<8sQQQ32s")
 HEADER_SIZE = _HEADER.size + 32
@@ -86,13 +90,13 @@ def read_prologue(source: Source) -> Prologue:
     if sha256(manifest_bytes).digest() != digest:
         raise BlobFormatError(f"{source.where}: the manifest does not match its hash in the header; {_AGAIN}")
     signature, size = None, HEADER_SIZE + manifest_size
-    has_seal, is_signed = _VERSIONS[version]
+    generation, has_seal, is_signed = _VERSIONS[version]
     if is_signed:
         signature, added = read_signature(source, header)
         size += added
         data_start = aligned(size)
     try:
-        manifest = decode_manifest(manifest_bytes)
+        manifest = decode_manifest(manifest_bytes, generation)
         data_size = _laid_out(manifest.sections)
     except BlobFormatError as e:
         raise BlobFormatError(f"{source.where}: {e}") from e
@@ -100,6 +104,11 @@ def read_prologue(source: Source) -> Prologue:
         raise BlobFormatError(
             f"{source.where}: format version {version} is for blobs {'with' if has_seal else 'without'} a seal, "
             f"but the manifest has {'none' if has_seal else 'one'}; {_AGAIN}"
+        )
+    if generation > 1 and is_transformed(manifest) and not has_seal:
+        raise BlobFormatError(
+            f"{source.where}: the sections are stored in another form, and the manifest has no seal, which proves that "
+            f"their list is complete; {_AGAIN}"
         )
     if data_start + data_size != blob_size:
         raise BlobFormatError(
@@ -109,10 +118,12 @@ def read_prologue(source: Source) -> Prologue:
     return Prologue(manifest, signature, data_start - size, data_size)
 
 
-def pack_prologue(manifest_bytes: bytes, data_size: int, key: SigningKey | None, *, is_sealed: bool) -> bytes:
+def pack_prologue(
+    manifest_bytes: bytes, data_size: int, key: SigningKey | None, *, is_sealed: bool, generation: int
+) -> bytes:
     """All bytes before the data area, which has `data_size` bytes; signed by `key`, if there is one."""
     size = HEADER_SIZE + len(manifest_bytes) + (0 if key is None else signature_size(key))
-    version = next(number for number, kind in _VERSIONS.items() if kind == (is_sealed, key is not None))
+    version = next(number for number, kind in _VERSIONS.items() if kind == (generation, is_sealed, key is not None))
     digest = sha256(manifest_bytes).digest()
     fields = _HEADER.pack(_MAGIC, version, len(manifest_bytes), aligned(size) + data_size, digest)
     prologue = fields + sha256(fields).digest() + manifest_bytes
@@ -147,9 +158,11 @@ def _read_header(source: Source) -> bytes:
         raise BlobFormatError(f"{source.where}: the header does not match its own hash; {_AGAIN}")
     version = _HEADER.unpack(head)[1]
     if version not in _VERSIONS:
+        whose = "of a newer engine" if version > max(_VERSIONS) else "which no engine has written"
         raise BlobIncompatibleError(
-            f"{source.where}: format version {version}; this engine reads {min(_VERSIONS)} to {max(_VERSIONS)}: export "
-            "the network again with this engine, or read the blob with the engine that wrote it"
+            f"{source.where}: format version {version}, {whose}; this engine reads {min(_VERSIONS)} to "
+            f"{max(_VERSIONS)}: export the network again with this engine, or read the blob with the engine that wrote "
+            "it"
         )
     return head
 

@@ -8,10 +8,11 @@ import re
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import field, fields
 from itertools import accumulate
 from typing import Any
 
+from engine.blob.requirements import check_window, is_window
 from engine.errors import BlobError, BlobFormatError
 from engine.startup import dataclass
 
@@ -20,6 +21,9 @@ MAX_DEPTH = 64
 
 MAX_SIZE = 2**63 - 1
 """The largest offset or size in bytes: the limit of a file offset."""
+
+GENERATION = 2
+"""The generation of the format that networks are exported in. The first one has no preferences and no windows."""
 
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -43,8 +47,11 @@ class BlobManifest:
     """A blob's description of itself.
 
     `requirements` maps a name to the value, or the list of all values, that the host must have
-    (`{"isa": ["avx2", "fma"], "driver": "3.1"}`); see `check_manifest`. `inputs` and `outputs`
+    (`{"isa": ["avx2", "fma"], "driver": "3.1"}`), or to a window of versions (`">=3.1,<4"`); `preferences` are what it
+    must have for the network to be as fast as one that is compiled there; see `check_manifest`. `inputs` and `outputs`
     hold one JSON object per port, in port order; they, `config` and `metadata` are not interpreted here.
+    `generation` is that of the blob's format, which the header states: a blob of the first one has no preferences, and
+    its requirements are no windows.
 
     The constructor copies every container, so later changes to the arguments have no effect; treat
     the fields as read-only. Mapping order is not kept: the canonical form sorts keys. Integers must be in
@@ -64,24 +71,31 @@ class BlobManifest:
     outputs: Sequence[Mapping[str, Any]]
     metadata: Mapping[str, Any]
     sections: tuple[BlobSection, ...] = ()
+    preferences: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    generation: int = GENERATION
 
     def __post_init__(self) -> None:
+        if type(self.generation) is not int or not 1 <= self.generation <= GENERATION:
+            raise BlobError(f"manifest.generation: expected 1..{GENERATION}, got {reprlib.repr(self.generation)}")
         for name in ("device", "plugin_name", "plugin_version", "engine_version", "api_version"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise BlobError(f"manifest.{name}: expected a non-empty string, got {reprlib.repr(value)}")
             object.__setattr__(self, name, checked_text(value, f"manifest.{name}"))
-        for name in ("requirements", "config", "metadata"):
+        for name in ("requirements", "preferences", "config", "metadata"):
             object.__setattr__(self, name, _plain_object(getattr(self, name), f"manifest.{name}"))
         for name in ("inputs", "outputs"):
             object.__setattr__(self, name, _plain_ports(getattr(self, name), f"manifest.{name}"))
-        _check_requirements(self.requirements)
+        for name in ("requirements", "preferences"):
+            _check_requirements(getattr(self, name), f"manifest.{name}", has_windows=self.generation > 1)
+        if self.generation == 1 and self.preferences:
+            raise BlobError("manifest.preferences: a blob of the first generation has none")
         if not (isinstance(self.sections, tuple) and all(isinstance(s, BlobSection) for s in self.sections)):
             raise BlobError("manifest.sections: expected a tuple of BlobSection")
 
     def to_dict(self) -> dict[str, Any]:
         """The manifest as the JSON object that is stored; sections are objects too."""
-        value = {field.name: getattr(self, field.name) for field in fields(self)}
+        value = {name: getattr(self, name) for name in _stored_fields(self.generation)}
         value["sections"] = [
             {"name": s.name, "offset": s.offset, "size": s.size, "sha256": s.sha256} for s in self.sections
         ]
@@ -93,8 +107,10 @@ def encode_manifest(manifest: BlobManifest) -> bytes:
     return _canonical(manifest.to_dict())
 
 
-def decode_manifest(data: bytes) -> BlobManifest:
-    """The manifest that `data` encodes; raises `BlobFormatError` unless `data` is canonical."""
+def decode_manifest(data: bytes, generation: int) -> BlobManifest:
+    """The manifest that `data` encodes in the form of a generation of the format; raises `BlobFormatError` unless
+    `data` is canonical.
+    """
     _check_depth(data)
     try:
         value = json.loads(
@@ -105,8 +121,8 @@ def decode_manifest(data: bytes) -> BlobManifest:
         )
         if not isinstance(value, dict):
             raise BlobError(f"manifest: expected a JSON object, got {type(value).__name__}")
-        _check_keys(value, {field.name for field in fields(BlobManifest)}, "manifest")
-        manifest = BlobManifest(**{**value, "sections": _sections(value["sections"])})
+        _check_keys(value, set(_stored_fields(generation)), "manifest")
+        manifest = BlobManifest(**{**value, "sections": _sections(value["sections"]), "generation": generation})
         is_canonical = _canonical(value) == data
     except BlobError as e:
         raise BlobFormatError(str(e)) from e
@@ -178,14 +194,23 @@ def _plain_ports(value: object, where: str) -> tuple[dict[str, Any], ...]:
     return tuple(_plain(value, where, depth=2))
 
 
-def _check_requirements(requirements: Mapping[str, object]) -> None:
+def _check_requirements(requirements: Mapping[str, object], where: str, *, has_windows: bool) -> None:
     for key, value in requirements.items():
-        if isinstance(value, str) or (isinstance(value, list) and all(isinstance(v, str) for v in value)):
-            continue
-        raise BlobError(
-            f"manifest.requirements[{reprlib.repr(key)}]: expected a string or a list of strings, "
-            f"got {reprlib.repr(value)}"
-        )
+        values = value if isinstance(value, list) else [value]
+        texts = [each for each in values if isinstance(each, str)]
+        if len(texts) < len(values):
+            raise BlobError(
+                f"{where}[{reprlib.repr(key)}]: expected a string or a list of strings, got {reprlib.repr(value)}"
+            )
+        for each in texts:
+            if has_windows and is_window(each):
+                check_window(each, f"{where}[{reprlib.repr(key)}]")
+
+
+def _stored_fields(generation: int) -> list[str]:
+    """The fields that the manifest of a blob has."""
+    left_out = {"generation"} if generation > 1 else {"generation", "preferences"}
+    return [each.name for each in fields(BlobManifest) if each.name not in left_out]
 
 
 def _sections(value: object) -> tuple[BlobSection, ...]:
@@ -203,7 +228,7 @@ def _sections(value: object) -> tuple[BlobSection, ...]:
 def _section(item: object, where: str) -> BlobSection:
     if not isinstance(item, dict):
         raise BlobError(f"{where}: expected an object, got {type(item).__name__}")
-    _check_keys(item, {field.name for field in fields(BlobSection)}, where)
+    _check_keys(item, {each.name for each in fields(BlobSection)}, where)
     name, sha256 = item["name"], item["sha256"]
     if not isinstance(name, str) or not name:
         raise BlobError(f"{where}.name: expected a non-empty string, got {reprlib.repr(name)}")

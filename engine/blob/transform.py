@@ -7,8 +7,9 @@ damage is found, and a signature verified, without a key. The manifest itself is
 transform's form of the manifest's SHA-256, taken with an empty seal: a cipher so authenticates the whole manifest, with
 the list of sections and the hashes of those in another file.
 
-Blobs of the format versions 1 and 2 have no seal. Each of their sections authenticates the manifest without its list of
-sections, so one is restored before anything is used; a blob without any is refused, since nothing in it needs the key.
+Transformed blobs of the format versions 1 and 2 have no seal. Each of their sections authenticates the manifest without
+its list of sections, so one is restored before anything is used; a blob without any is refused, since nothing in it
+needs the key.
 """
 
 from __future__ import annotations
@@ -88,9 +89,14 @@ class Transformed:
 
 
 def is_sealed(manifest: BlobManifest) -> bool:
-    """Whether a manifest has a seal, as in the format versions 3 and 4."""
+    """Whether a manifest has a seal, as in the format versions 3, 4, 7 and 8."""
     entry = manifest.metadata.get(_KEY)
     return isinstance(entry, Mapping) and _SEAL in entry
+
+
+def is_transformed(manifest: BlobManifest) -> bool:
+    """Whether a manifest says that sections are stored by a transform."""
+    return manifest.metadata.get(_KEY) is not None
 
 
 def sealed(manifest: BlobManifest, transform: SectionTransform) -> BlobManifest:

@@ -127,7 +127,9 @@ class BlobWriter:
         manifest, encoded = self._encode()
         last = manifest.sections[-1] if manifest.sections else None
         data_size = last.offset + last.size if last else 0
-        prologue = pack_prologue(encoded, data_size, sign, is_sealed=is_sealed(manifest))
+        prologue = pack_prologue(
+            encoded, data_size, sign, is_sealed=is_sealed(manifest), generation=manifest.generation
+        )
         total = len(prologue) + data_size
         written = 0
         for chunk in self._chunks(prologue):

@@ -20,6 +20,7 @@ from onnx import helper, numpy_helper
 
 from engine import Core
 from engine.blob import (
+    FORMAT_VERSION,
     SEALED_FORMAT_VERSION,
     SEALED_SIGNED_FORMAT_VERSION,
     AesGcmKey,
@@ -70,6 +71,8 @@ def bound_to(base: Path, **transform: Any) -> BlobManifest:
 
 
 def written(manifest: BlobManifest, sections: dict[str, bytes] | None = None) -> bytes:
+    if "transform" in manifest.metadata and "seal" not in manifest.metadata["transform"]:
+        manifest = replace(manifest, generation=1, preferences={})  # the first had blobs without one
     writer, stream = BlobWriter(manifest), io.BytesIO()
     for name, data in (sections or {}).items():
         writer.add_section(name, data)
@@ -145,7 +148,8 @@ def test_sections_in_another_file_are_sealed_with_the_manifest(base: Path, tmp_p
 
 def before(manifest: BlobManifest, sections: dict[str, bytes]) -> bytes:
     """A blob as engines wrote it before there were seals."""
-    manifest = replace(manifest, metadata={**manifest.metadata, "transform": {"name": KEY.name, "id": "1" * 32}})
+    metadata = {**manifest.metadata, "transform": {"name": KEY.name, "id": "1" * 32}}
+    manifest = replace(manifest, metadata=metadata, generation=1, preferences={})
     context = Transformed.of(manifest)
     assert context is not None
     encrypted = {name: KEY.apply(memoryview(data), context.of_section(name)) for name, data in sections.items()}
@@ -207,9 +211,9 @@ def test_the_format_version_says_whether_there_is_a_seal(base: Path, sign: Any) 
     if sign is None:
         import hashlib
 
-        head = blob[:8] + struct.pack("<Q", 1) + blob[16:64]
+        head = blob[:8] + struct.pack("<Q", FORMAT_VERSION) + blob[16:64]
         with pytest.raises(
-            BlobFormatError, match="format version 1 is for blobs without a seal, but the manifest has one"
+            BlobFormatError, match="format version 5 is for blobs without a seal, but the manifest has one"
         ):
             BlobReader(head + hashlib.sha256(head).digest() + blob[96:])
 

@@ -23,6 +23,8 @@ import pytest
 
 from engine import Core
 from engine.blob import (
+    FORMAT_VERSION,
+    SIGNED_FORMAT_VERSION,
     BlobReader,
     BlobSignature,
     BlobWriter,
@@ -81,7 +83,7 @@ def parts(blob: bytes) -> tuple[bytes, bytes, bytes, bytes]:
     """Header, manifest, signature (without the zeros after it) and data area."""
     _, version, size, _, _ = HEADER.unpack_from(blob)
     end = 96 + size
-    if version == 2:
+    if version == SIGNED_FORMAT_VERSION:
         _, id_size, signature_size = struct.unpack_from("<BBH", blob, end)
         end += 4 + id_size + signature_size + 32
     return blob[:96], blob[96 : 96 + size], blob[96 + size : end], blob[-(-end // 64) * 64 :]
@@ -91,7 +93,11 @@ def assembled(manifest: bytes, signature: bytes, data: bytes) -> bytes:
     """A blob whose hashes are right, as a forger can make them."""
     start = -(-(96 + len(manifest) + len(signature)) // 64) * 64
     head = HEADER.pack(
-        b"\x93EBLOB\r\n", 2 if signature else 1, len(manifest), start + len(data), hashlib.sha256(manifest).digest()
+        b"\x93EBLOB\r\n",
+        SIGNED_FORMAT_VERSION if signature else FORMAT_VERSION,
+        len(manifest),
+        start + len(data),
+        hashlib.sha256(manifest).digest(),
     )
     return (head + hashlib.sha256(head).digest() + manifest + signature).ljust(start, b"\0") + data
 
@@ -131,12 +137,12 @@ def test_the_same_contents_and_key_give_the_same_bytes(core: Core, model: onnx.M
 
 
 def test_a_blob_without_signature_is_as_before(core: Core, model: onnx.ModelProto, keys: Keys) -> None:
-    """Its bytes equal format version 1; with keys, it is loaded and not trusted, unless it must be signed."""
+    """Its format version says so; with keys, it is loaded and not trusted, unless it must be signed."""
     blob = exported(core, model)
-    assert HEADER.unpack_from(blob)[1] == 1
+    assert HEADER.unpack_from(blob)[1] == FORMAT_VERSION
     assert BlobReader(blob).signature is None
     signed = exported(core, model, keys.signing)
-    assert HEADER.unpack_from(signed)[1] == 2
+    assert HEADER.unpack_from(signed)[1] == SIGNED_FORMAT_VERSION
     assert parts(signed)[1::2] == parts(blob)[1::2]
     trust(core, keys)
     core.import_model(blob)
@@ -325,7 +331,11 @@ def test_malformed_signatures_are_refused(core: Core, model: onnx.ModelProto, ke
         with pytest.raises(BlobFormatError):
             BlobReader(forged(*wrong))
     with pytest.raises(BlobFormatError):
-        BlobReader(assembled(manifest, b"", data).replace(struct.pack("<Q", 1), struct.pack("<Q", 2), 1))
+        BlobReader(
+            assembled(manifest, b"", data).replace(
+                struct.pack("<Q", FORMAT_VERSION), struct.pack("<Q", SIGNED_FORMAT_VERSION), 1
+            )
+        )
 
 
 def test_a_damaged_value_of_the_right_form_is_a_wrong_signature(core: Core, model: onnx.ModelProto, keys: Keys) -> None:

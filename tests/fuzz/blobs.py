@@ -37,8 +37,8 @@ BASES = 120
 PLANS = 0.2
 """The share of forged plans."""
 _ENTRIES = (
-    "device", "plugin_name", "plugin_version", "engine_version", "api_version", "requirements", "config", "inputs",
-    "outputs", "metadata",
+    "device", "plugin_name", "plugin_version", "engine_version", "api_version", "requirements", "preferences", "config",
+    "inputs", "outputs", "metadata",
 )  # fmt: skip
 
 _devices: tuple[str, ...] = ("TEMPLATE", "CPU", "HETERO")
