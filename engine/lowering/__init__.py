@@ -17,6 +17,9 @@ the device's passes and folded, with a `Decisions` that says for each node how i
 `query` maps the decisions for this graph back to the nodes of the user's model, which may have been fused. If shapes
 are dynamic, `PreparedGraph.at(shapes)` is the graph for given input shapes, and a `PlanCache` keeps the most recent
 plans. A `GraphNetwork` exports its graph; `engine.lowering.tuning` chooses among kernels by measurement.
+
+A device that wraps a runtime asks it about one node at a time (`single_node_model`, `NodeAnswers`), and hands over what
+it runs as ONNX (`hand_over`).
 """
 
 from typing import TYPE_CHECKING
@@ -57,19 +60,27 @@ from engine.startup import names_on_demand
 
 if TYPE_CHECKING:
     from engine.lowering.attention import check_attention
+    from engine.lowering.hand_over import HandedModel, hand_over
+    from engine.lowering.single_node import NodeAnswers, single_node_model
 else:
-    __getattr__ = names_on_demand(__name__, {"engine.lowering.attention": ["check_attention"]})
+    __getattr__ = names_on_demand(__name__, {
+        "engine.lowering.attention": ["check_attention"],
+        "engine.lowering.hand_over": ["HandedModel", "hand_over"],
+        "engine.lowering.single_node": ["NodeAnswers", "single_node_model"],
+    })  # fmt: skip
 
 __all__ = [
     "SHAPE_SOURCES",
     "Decision",
     "Decisions",
     "GraphNetwork",
+    "HandedModel",
     "InputLengths",
     "LengthPattern",
     "LengthVector",
     "Lowering",
     "LoweringTable",
+    "NodeAnswers",
     "PlanCache",
     "PreparedGraph",
     "Refusal",
@@ -89,6 +100,7 @@ __all__ = [
     "constants_of",
     "first_refusal",
     "fold",
+    "hand_over",
     "irregular_node",
     "is_known_when_bound",
     "is_omitted",
@@ -102,6 +114,7 @@ __all__ = [
     "read_graph",
     "require_elements",
     "shapes_of",
+    "single_node_model",
     "specialize",
     "write_graph",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Generic
 
-from engine.ir import Constant, Model, Node, Output, Parameter, TensorType
+from engine.ir import Constant, Model, Node, Output, TensorType
 from engine.lowering.decisions import Decisions
 from engine.lowering.prepare import prepare
 from engine.lowering.refusal import Refusal
@@ -70,27 +70,18 @@ class _Alone(Generic[LoweringT]):
         values = [value for value in node.input_values if value is not None]
         if any(not isinstance(value.type, TensorType) for value in values):
             return why
-        key = node.domain, node.op_type, repr(node.attributes), tuple(map(_key_of, node.input_values))
+        read = tuple(output.num_consumers > 0 for output in node.outputs)
+        key = node.domain, node.op_type, repr(node.attributes), read, tuple(map(_key_of, node.input_values))
         if key not in self._known:
-            refusals = prepare(_single(node), self._table, self._passes).refusals()
+            from engine.lowering.single_node import single_node_model  # most queries need none
+
+            refusals = prepare(single_node_model(node), self._table, self._passes).refusals()
             self._known[key] = next(iter(refusals.values()), None)
         return self._known[key]
 
 
 def _key_of(value: Output | None) -> object:
     return None if value is None else (value.type, isinstance(value.node, Constant))
-
-
-def _single(node: Node) -> Model:
-    """A model of one operation, with its constants."""
-    inputs: list[Node | None] = []
-    for value in node.input_values:
-        if value is None or isinstance(value.node, Constant):
-            inputs.append(None if value is None else value.node)
-        else:
-            inputs.append(Parameter(value.element_type, value.shape))
-    copy = node.clone_with_new_inputs(inputs)
-    return Model(list(copy.outputs), [given for given in inputs if isinstance(given, Parameter)])
 
 
 def answer_query(
