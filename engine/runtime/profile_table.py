@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 
 from engine.drawing.table import count, duration, printable, table
-from engine.runtime.records import SUBGRAPH, InferenceProfile
+from engine.runtime.records import InferenceProfile
 from engine.startup import dataclass
 
 _WIDEST = 80
@@ -19,13 +19,17 @@ _STAGE = 20
 
 @dataclass(slots=True)
 class NodeTime:
-    """The records of one node: how long it ran in all inferences together, on which kernels, and where."""
+    """The records of one node: how long it ran in all inferences together, on which kernels, and where.
+
+    `nodes` are the nodes of a subgraph that ran as one; of a single node, it is empty.
+    """
 
     name: str
     op_type: str
     nanoseconds: int = 0
     kernels: dict[str, None] = field(default_factory=dict)
     parts: dict[str, None] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
 
     @property
     def how(self) -> str:
@@ -39,13 +43,16 @@ class NodeTime:
 
 
 def layers_of(profiles: Sequence[InferenceProfile]) -> list[NodeTime]:
-    """The nodes of inferences of one network, the longest first. Records of whole subgraphs are left out."""
+    """The nodes of inferences of one network, the longest first, and subgraphs that ran as one.
+
+    Records of subgraphs whose nodes have records of their own are left out.
+    """
     found: dict[str, NodeTime] = {}
     for profile in profiles:
         for record in profile.nodes:
-            if record.op_type == SUBGRAPH:
+            if record.is_total:
                 continue
-            layer = found.setdefault(record.node_name, NodeTime(record.node_name, record.op_type))
+            layer = found.setdefault(record.node_name, NodeTime(record.node_name, record.op_type, nodes=record.nodes))
             layer.nanoseconds += record.duration_ns
             layer.kernels[record.kernel or record.status] = None
             if record.part:

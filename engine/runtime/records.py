@@ -7,7 +7,11 @@ from typing import Final, Protocol
 from engine.startup import dataclass
 
 SUBGRAPH: Final = "Subgraph"
-"""The operator of a record of a whole subgraph, which a device that runs on others makes beside its nodes' records."""
+"""The operator of a record of a whole subgraph.
+
+A device that runs on others makes one beside the records of its nodes. A device that runs several nodes as one, such as
+by another runtime, makes one that names them, and none of these nodes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class NodeProfile:
         part: the subgraph that the node is in, such as "1: CPU", for a device that runs on others.
         node: the node's friendly name, if `name` differs from it because the node has several records; otherwise empty.
         live_bytes: the bytes of intermediate results that were in use meanwhile; None if the device does not say.
+        nodes: of a record of a whole subgraph, the friendly names of the nodes that it ran as one, so that the time of
+            each is not known; otherwise empty.
     """
 
     name: str
@@ -43,6 +49,12 @@ class NodeProfile:
     part: str = ""
     node: str = ""
     live_bytes: int | None = None
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def is_total(self) -> bool:
+        """Whether other records have its time, too: of a subgraph whose nodes have records of their own."""
+        return self.op_type == SUBGRAPH and not self.nodes
 
     @property
     def node_name(self) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
 from engine.errors import DeviceError, EngineError, InferError, InputError, PluginContractError
 from engine.ir import OptionalType, ValueType
-from engine.runtime.records import NodeProfile, StageProfile, TransferProfile
+from engine.runtime.records import SUBGRAPH, NodeProfile, StageProfile, TransferProfile
 from engine.runtime.remote import RemoteContext, RemoteTensor
 from engine.runtime.result import InferResult, ProfilingInfo
 from engine.runtime.signature import Signature, overlaps
@@ -239,6 +239,18 @@ class SyncInferRequest(ABC):
         self._node_profiles.append(
             NodeProfile(name, op_type, status, start_ns, duration, kernel, live_bytes=live_bytes)
         )
+
+    def record_subgraph(
+        self, nodes: Sequence[str], start_ns: int, end_ns: int, *, status: str = "native", kernel: str = ""
+    ) -> None:
+        """Record when several nodes ran as one, so that nothing is known of each; call it only while `is_profiling`.
+
+        `nodes` are their friendly names in the model, in the order of `Model.ordered_nodes`; no other record names one
+        of them. See `NodeProfile`.
+        """
+        name = nodes[0] if len(nodes) == 1 else f"{nodes[0]} .. {nodes[-1]} ({len(nodes)} nodes)"
+        duration = end_ns - start_ns
+        self._node_profiles.append(NodeProfile(name, SUBGRAPH, status, start_ns, duration, kernel, nodes=tuple(nodes)))
 
     def record_nodes(self, profiles: Iterable[NodeProfile]) -> None:
         """Record many nodes at once; call it only while `is_profiling`."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from engine.drawing.timeline import Span, Timeline, Track, counter_of, tracks_of
-from engine.runtime.records import SUBGRAPH, InferenceProfile, NodeProfile
+from engine.runtime.records import InferenceProfile, NodeProfile
 
 WAIT = "wait"
 
@@ -34,7 +34,7 @@ def timeline_of(profiles: Sequence[InferenceProfile], network: str = "") -> Time
         for node in profile.nodes:
             device = node.part.partition(": ")[2]
             on = f" on {device}" if device else ""
-            steps[f"{request}: subgraphs" if node.op_type == SUBGRAPH else f"{request}: steps{on}"].append(_step(node))
+            steps[f"{request}: subgraphs" if node.is_total else f"{request}: steps{on}"].append(_step(node))
             if node.live_bytes is not None:
                 use = node.start_ns, node.start_ns + node.duration_ns, node.live_bytes
                 memory[f"intermediate results{on}"].append(use)
@@ -72,6 +72,8 @@ def _step(node: NodeProfile) -> Span:
     for key, value in (("kernel", node.kernel), ("subgraph", node.part), ("node", node.node)):
         if value:
             details[key] = value
+    if node.nodes:
+        details["nodes"] = ", ".join(node.nodes)
     if node.live_bytes is not None:
         details["bytes in use"] = node.live_bytes
     return Span(node.name, node.start_ns, node.duration_ns, node.op_type, details)

@@ -36,10 +36,13 @@ def test_what_is_fused_belongs_to_the_layer_that_is_named() -> None:
     y = ops.Relu(sums, friendly_name="y")
     z = ops.Neg(y, friendly_name="z")
     model = Model([Result(z.output(0), "out")], [x])
-    found = work_by_name(model, ["y", "z", "unknown"])
+    found = work_by_name(model, {name: [name] for name in ("y", "z", "unknown")})
     assert found["y"] == (2 * 4 * 8 * 16 + 2 * 4 * 16, 4 * (4 * 8 + 8 * 16 + 16 + 4 * 16))
     assert found["z"] == (4 * 16, 4 * 2 * 4 * 16)
     assert "unknown" not in found
+    whole = work_by_name(model, {"all": ["product", "sums", "y", "z"]})["all"]
+    assert whole[0] == found["y"][0] + found["z"][0]
+    assert whole[1] < found["y"][1] + found["z"][1], "a value between two of its nodes does not leave it"
 
 
 def test_the_peak_is_above_what_a_slow_device_reaches(small: Small) -> None:

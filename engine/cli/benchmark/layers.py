@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +18,6 @@ from engine.runtime import NodeProfile
 from engine.startup import dataclass
 
 _PROFILED: Final = {"PERF_COUNT": "yes"}
-_SUBGRAPH: Final = "Subgraph"
-"""The record that a device of several devices adds for a part, whose nodes have records of their own."""
 _LENGTH: Final = 768
 _PRODUCTS: Final = 20
 
@@ -36,6 +34,7 @@ class Layer:
         operations: multiplications and additions of the direct algorithm; None for a blob, and for a name that the
             model does not have. A device that computes convolutions by Winograd's algorithm needs fewer.
         bytes: inputs from outside, weights and results that leave the layer; None as above.
+        nodes: the nodes of a layer that the device ran as one without telling the time of each; otherwise empty.
     """
 
     name: str
@@ -46,6 +45,7 @@ class Layer:
     share: float
     operations: float | None
     bytes: float | None
+    nodes: tuple[str, ...] = ()
 
     @property
     def gflops(self) -> float | None:
@@ -67,31 +67,35 @@ def measure_layers(subject: Subject, inputs: Mapping[str, Any], runs: int = 20) 
         request.infer(inputs)
         sums: dict[str, int] = {}
         for node in request.profiling_info.nodes:
-            if node.op_type != _SUBGRAPH:
+            if not node.is_total:
                 about.setdefault(node.name, node)
                 sums[node.name] = sums.get(node.name, 0) + node.duration_ns
         for name, duration in sums.items():
             times.setdefault(name, []).append(duration)
     medians = {name: statistics.median(each) / 1e6 for name, each in times.items()}
     total = sum(medians.values()) or 1.0
-    work = {} if opened.model is None else work_by_name(opened.model, medians)
-    return [
-        Layer(name, node.op_type, node.status, node.kernel, medians[name], medians[name] / total,
-              *work.get(name, (None, None)))
-        for name, node in about.items()
-    ]  # fmt: skip
+    members = {name: node.nodes or (name,) for name, node in about.items()}
+    work = {} if opened.model is None else work_by_name(opened.model, members)
+    layers = []
+    for name, node in about.items():
+        operations, moved = work.get(name, (None, None))
+        share = medians[name] / total
+        layers.append(
+            Layer(name, node.op_type, node.status, node.kernel, medians[name], share, operations, moved, node.nodes)
+        )
+    return layers
 
 
-def work_by_name(model: Model, names: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Operations and bytes of the nodes `names`, each with the unnamed nodes that were fused into it.
+def work_by_name(model: Model, layers: Mapping[str, Sequence[str]]) -> dict[str, tuple[float, float]]:
+    """Operations and bytes of layers: of the nodes that each names, and of the unnamed nodes that were fused into them.
 
     An unnamed node belongs to the first named node that is computed from it: kernels are named by the last node fused.
     """
-    known = set(names)
+    known = {name: layer for layer, names in layers.items() for name in names}
     owners: dict[Node, str] = {}
     for node in reversed([each for each in model.ordered_nodes() if is_operation(each)]):
         if node.friendly_name in known:
-            owners[node] = node.friendly_name
+            owners[node] = known[node.friendly_name]
             continue
         readers = [use.node for output in node.outputs for use in output.target_inputs if use.node in owners]
         if readers:
@@ -142,4 +146,4 @@ def _product_time(request: Any) -> float:
     """Nanoseconds of the product's layers."""
     request.infer({"x": np.ones((_LENGTH, _LENGTH), np.float32)})
     nodes: Sequence[NodeProfile] = request.profiling_info.nodes
-    return float(sum(node.duration_ns for node in nodes if node.op_type != _SUBGRAPH)) or float("inf")
+    return float(sum(node.duration_ns for node in nodes if not node.is_total)) or float("inf")

@@ -140,6 +140,7 @@ def _facts(network: ExecutableNetwork, profiles: Sequence[ProfilingInfo], args: 
             {
                 "name": layer.name,
                 "op": layer.op_type,
+                **({"nodes": list(layer.nodes)} if layer.nodes else {}),
                 "kernels": list(layer.kernels),
                 "subgraphs": list(layer.parts),
                 "mean_ns": layer.nanoseconds / number,

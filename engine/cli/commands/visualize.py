@@ -72,14 +72,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from engine.cli.networks import make_core, require_folder
+    from engine.drawing.colouring import colourings
     from engine.visualize import SUFFIXES, write_graph
 
     if Path(args.output).suffix not in SUFFIXES:
         raise UsageError(f"-o {args.output}: the file name must end with {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     require_folder(args.output)
     graph = _graph(make_core(args), args)
+    # A device that runs the whole model as one tells no time of a node.
+    has_times = args.profile and any(each.name == "time" for each in colourings(graph))
     try:
-        write_graph(graph, args.output, colour=args.colour or ("time" if args.profile else None))
+        write_graph(graph, args.output, colour=args.colour or ("time" if has_times else None))
     except ValueError as e:
         raise UsageError(f"--colour {args.colour}: {e}") from e
     facts = {
@@ -145,6 +148,7 @@ def _compiled(network: ExecutableNetwork, options: GraphOptions) -> Graph:
 def _profiled(network: ExecutableNetwork, args: argparse.Namespace) -> tuple[GraphOptions, tuple[str, ...]]:
     """The times of one inference after another one, and a sentence about them."""
     from engine.cli.networks import network_inputs
+    from engine.drawing.table import count as counted
     from engine.drawing.table import duration
     from engine.visualize import GraphOptions
 
@@ -154,10 +158,19 @@ def _profiled(network: ExecutableNetwork, args: argparse.Namespace) -> tuple[Gra
         request.infer(inputs)
     profile = request.profiling_info
     times = {name: ns / 1e6 for name, ns in profile.node_nanoseconds.items()}
-    kernels = {record.node_name: {"kernel": record.kernel} for record in profile.nodes if record.kernel}
+    notes = {record.node_name: {"kernel": record.kernel} for record in profile.nodes if record.kernel}
+    joined = [record for record in profile.nodes if record.nodes]
+    for record in joined:
+        shown = {"runs in": f"{record.name}, {duration(record.duration_ns / 1e9)} together"}
+        notes |= dict.fromkeys(record.nodes, shown | ({"kernel": record.kernel} if record.kernel else {}))
     took = duration((profile.stages[-1].end_ns - profile.stages[0].start_ns) / 1e9) if profile.stages else "no time"
     listed = ", ".join(network.get_metric("EXECUTION_DEVICES") or (network.plugin.name,))
     note = (
         f"Times: one inference on {listed}, which took {took} with profiling; nodes took {sum(times.values()):.3f} ms."
     )
-    return GraphOptions(times=times, notes=kernels), (note,)
+    if joined:
+        together = duration(sum(record.duration_ns for record in joined) / 1e9)
+        number = sum(len(record.nodes) for record in joined)
+        pieces = counted(len(joined), "subgraph")
+        note += f" {counted(number, 'node')} ran as {pieces}, without a time of each, in {together}."
+    return GraphOptions(times=times, notes=notes), (note,)

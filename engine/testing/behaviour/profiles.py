@@ -20,13 +20,16 @@ class ProfileChecks(DeviceChecks):
     """A profile names nodes of the user's model, and its times are possible.
 
     A device that runs a model on others may also record its subgraphs, with the operator `Subgraph`, and append `
-    (subgraph N)` to the name of a node whose parts run in several.
+    (subgraph N)` to the name of a node whose parts run in several. A device that runs several nodes as one records a
+    subgraph that names them, and no record of one of them.
     """
 
     area: ClassVar[str] = "profiles"
 
     def test_names_are_those_of_the_model(self, core: Core) -> None:
-        """Every record names a node of the model that was compiled; of fused nodes, one of them."""
+        """Every record names a node of the model that was compiled; of fused nodes, one of them; of a subgraph that ran
+        as one, all of them.
+        """
         network = self.compile(core, self.basic.model(), PERF_COUNT=True)
         request = network.create_infer_request()
         request.infer(self.basic.sample().inputs)
@@ -69,8 +72,12 @@ class ProfileChecks(DeviceChecks):
 
     def _check_names(self, info: ProfilingInfo, names: set[str]) -> None:
         assert _of_nodes(info), "no node was recorded"
-        strangers = sorted({node.name.partition(" (subgraph ")[0] for node in _of_nodes(info)} - names)
+        named = [name for node in _of_nodes(info) for name in node.nodes or (node.name.partition(" (subgraph ")[0],)]
+        strangers = sorted(set(named) - names)
         assert not strangers, f"the profile names {strangers}; the model's nodes are {sorted(names)}"
+        joined = [name for node in _of_nodes(info) for name in node.nodes]
+        twice = sorted({name for name in joined if named.count(name) > 1})
+        assert not twice, f"a subgraph that ran as one names {twice}, and so does another record"
 
     def _check_times(self, request: AsyncInferRequest, sample: Sample, *, is_async: bool) -> None:
         begin = time.perf_counter_ns()
@@ -97,4 +104,4 @@ class ProfileChecks(DeviceChecks):
 
 
 def _of_nodes(info: ProfilingInfo) -> list[NodeProfile]:
-    return [node for node in info.nodes if node.op_type != "Subgraph"]
+    return [node for node in info.nodes if not node.is_total]
