@@ -17,9 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from engine import Core, ops
-from engine.errors import ModelWriteError
+from engine.errors import ModelWriteError, UnsupportedError
 from engine.ir import (
     Constant,
+    ElementType,
     Model,
     Node,
     Parameter,
@@ -28,13 +29,22 @@ from engine.ir import (
     SequenceType,
     TensorType,
     Variable,
+    bf16,
+    f16,
     f32,
+    i2,
+    i4,
+    i8,
+    i64,
+    u2,
+    u4,
     u8,
 )
-from engine.lowering import NodeAnswers, hand_over, single_node_model
+from engine.lowering import NOT_IN_NUMPY, NodeAnswers, answer_query, as_element_type, hand_over, single_node_model
 from engine.onnx import model_to_proto, read_model
 from engine.ops.cases import OperatorCase, all_cases
 from engine.ops.traits import traits_of
+from engine.plugin_api import RefusalCause, Support
 
 
 def run_ort(source: bytes | str, names: list[str], feeds: dict[str, Any]) -> list[Any]:
@@ -234,6 +244,32 @@ def test_an_answer_that_raised_is_asked_for_again() -> None:
     assert answers.answer(node) == answers.answer(node) == "yes"
 
 
+def test_a_compilation_reuses_what_a_query_was_told_and_asks_about_what_has_changed() -> None:
+    asked: list[str] = []
+
+    def ask(model: Model) -> Support:
+        node = model.results[0].input_value(0).node
+        asked.append(node.op_type)
+        if node.attributes.get("axis") == 0:
+            return Support.refused(RefusalCause.ATTRIBUTE, "axis is 0")
+        return Support.native()
+
+    answers = NodeAnswers(ask)
+    model, _ = layers(3, lambda x: ops.Softmax(x, axis=1))
+    answer_query(model, model, answers.answer).require_supported("ACME")
+    assert sorted(asked) == ["MatMul", "MatMul", "Softmax"]
+    part = model.clone()
+    answer_query(part, part, answers.answer).require_supported("ACME")
+    assert len(asked) == 3, "the copy that HETERO compiles has the same nodes"
+    node = next(node for node in model.ordered_nodes() if node.op_type == "Softmax")
+    node.friendly_name = "middle"
+    node.set_attribute("axis", 0)
+    model.validate()
+    with pytest.raises(UnsupportedError, match=r"ACME cannot run `middle` \(attribute\): axis is 0"):
+        answer_query(model, model, answers.answer).require_supported("ACME")
+    assert asked[3:] == ["Softmax"]
+
+
 # -- whole models -----------------------------------------------------------------------------------------
 
 
@@ -316,6 +352,69 @@ def test_large_models_are_files_that_are_removed(tmp_path: Path, monkeypatch: py
     data = np.ones((1, 64), np.float32)
     (result,) = session.run(list(given.outputs), {given.inputs[0]: data})
     np.testing.assert_allclose(result, data @ weights)
+
+
+# -- element types that a binding of numpy lacks ------------------------------------------------------------
+
+
+def every_value(element_type: ElementType) -> np.ndarray[Any, Any]:
+    """All values of a type of up to 8 bits, or many of one with 16."""
+    dtype = np.dtype(element_type.numpy)
+    if dtype.itemsize == 2:
+        return np.arange(65536, dtype=np.uint16).view(dtype)
+    if element_type.is_integral:
+        low = -(1 << (element_type.bits - 1)) if element_type.is_signed else 0
+        return np.arange(low, low + (1 << element_type.bits)).astype(np.int8).astype(dtype)
+    return np.arange(1 << element_type.bits, dtype=np.uint8).view(dtype)
+
+
+@pytest.mark.parametrize("element_type", [f16, *sorted(NOT_IN_NUMPY, key=str)], ids=str)
+def test_widening_changes_no_value(element_type: ElementType) -> None:
+    """Through the engine's reference evaluator, since no runtime has all types."""
+    x = Parameter(element_type, ["N"], "x")
+    model = Model([ops.Identity(x, friendly_name="y"), Result(x, "z")], [x])
+    with hand_over(model, widen={element_type}) as given:
+        wide = i8 if element_type in (i4, i2) else u8 if element_type in (u4, u2) else f32
+        assert given.input_types == (wide,)
+        assert given.output_types == (wide, wide)
+        widened = read_model(given.source)
+    assert [node.type for node in widened.parameters] == [TensorType(wide, x.output(0).shape)]
+    values = every_value(element_type)
+    network = Core().compile_model(widened, "TEMPLATE")
+    plain = as_element_type(values, given.input_types[0])
+    are_numbers = ~np.isnan(as_element_type(plain, f32))
+    for result in network({given.inputs[0]: plain}).values():
+        narrow = as_element_type(result, element_type)
+        np.testing.assert_array_equal(narrow[are_numbers].view(np.uint8), values[are_numbers].view(np.uint8))
+        assert np.isnan(as_element_type(narrow, f32)[~are_numbers]).all()
+
+
+def test_a_runtime_computes_in_a_type_that_its_binding_lacks() -> None:
+    x, w = Parameter(bf16, [2, 3], "x"), Parameter(f32, [3], "w")
+    wide = ops.Cast(x, to=f32.onnx)
+    y = ops.Cast(ops.Add(wide, wide), to=bf16.onnx, friendly_name="y")
+    model = Model([y, ops.Neg(w, friendly_name="z")], [x, w])
+    with hand_over(model, widen=NOT_IN_NUMPY) as given:
+        assert (given.input_types, given.output_types) == ((f32, f32), (f32, f32))
+        data = np.arange(6, dtype=np.float32).reshape(2, 3).astype(bf16.numpy)
+        feeds = [data, np.ones(3, np.float32)]
+        plain = [as_element_type(array, kind) for array, kind in zip(feeds, given.input_types, strict=True)]
+        doubled, z = run_ort(given.source, list(given.outputs), dict(zip(given.inputs, plain, strict=True)))
+    np.testing.assert_array_equal(doubled.astype(bf16.numpy), data + data)
+    assert z.tolist() == [-1, -1, -1]
+    assert str(x.type) == "bf16[2,3]"
+
+
+def test_types_without_a_wider_one_are_refused() -> None:
+    x = Parameter(i64, [1], "x")
+    with pytest.raises(UnsupportedError, match="i64 cannot be widened"), hand_over(Model([x], [x]), widen={i64}):
+        pass
+
+
+def test_values_that_are_not_tensors_have_no_element_type() -> None:
+    s = Parameter(SequenceType(TensorType(f32, PartialShape([1]))), friendly_name="s")
+    with hand_over(Model([ops.SequenceLength(s, friendly_name="n")], [s]), widen=NOT_IN_NUMPY) as given:
+        assert (given.input_types, given.output_types) == ((None,), (i64,))
 
 
 def test_the_example_of_the_docstring_runs() -> None:

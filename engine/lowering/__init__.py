@@ -60,16 +60,17 @@ from engine.startup import names_on_demand
 
 if TYPE_CHECKING:
     from engine.lowering.attention import check_attention
-    from engine.lowering.hand_over import HandedModel, hand_over
+    from engine.lowering.handed_model import NOT_IN_NUMPY, HandedModel, as_element_type, hand_over
     from engine.lowering.single_node import NodeAnswers, single_node_model
 else:
     __getattr__ = names_on_demand(__name__, {
         "engine.lowering.attention": ["check_attention"],
-        "engine.lowering.hand_over": ["HandedModel", "hand_over"],
+        "engine.lowering.handed_model": ["NOT_IN_NUMPY", "HandedModel", "as_element_type", "hand_over"],
         "engine.lowering.single_node": ["NodeAnswers", "single_node_model"],
     })  # fmt: skip
 
 __all__ = [
+    "NOT_IN_NUMPY",
     "SHAPE_SOURCES",
     "Decision",
     "Decisions",
@@ -88,6 +89,7 @@ __all__ = [
     "Relation",
     "Shapes",
     "answer_query",
+    "as_element_type",
     "check_attention",
     "check_constant",
     "check_inference_dropout",

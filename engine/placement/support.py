@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 
-from engine.errors import PluginContractError
+from engine.errors import PluginContractError, UnsupportedError
 from engine.placement.report import PlacementReport
 from engine.startup import dataclass
 
@@ -110,6 +110,12 @@ class QueryResult:
     def is_supported(self) -> bool:
         """Whether the device runs every node."""
         return not self.at(SupportLevel.REFUSED)
+
+    def require_supported(self, device: str) -> None:
+        """Raise `UnsupportedError` naming the first refused node, with its reason, for `Plugin.compile_model`."""
+        for name, support in self.nodes.items():
+            if support.level is SupportLevel.REFUSED:
+                raise UnsupportedError(f"{device} cannot run `{name}` ({support.cause}): {support.reason}")
 
     def __getitem__(self, friendly_name: str) -> Support:
         return self.nodes[friendly_name]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from engine.runtime.result import InferResult, ProfilingInfo
 from engine.runtime.signature import Signature, overlaps
 from engine.runtime.states import States
 from engine.runtime.values import Array, PortCheck, Value
+
+if TYPE_CHECKING:
+    from engine.runtime.foreign_call import ForeignCall
 
 Stage: TypeAlias = Callable[[], object]
 
@@ -86,6 +90,7 @@ class SyncInferRequest(ABC):
         self._transfer_profiles: list[TransferProfile] = []
         self._begun_ns = 0
         self._through: SyncInferRequest | None = None  # what computes this inference, see `run_through`
+        self._call: ForeignCall | None = None  # what stops the work of a stage, see `stopping`
 
     # -- what a device implements -------------------------------------------------------------------------
 
@@ -114,6 +119,9 @@ class SyncInferRequest(ABC):
         through = self._through
         if through is not None:
             through.request_cancel(error)
+        call = self._call
+        if call is not None:
+            call.stop()
 
     def bind_again(self, inputs: object) -> list[Value] | None:
         """Optional. Return the values of all inputs if they have the types and shapes of an earlier inference.
@@ -217,6 +225,36 @@ class SyncInferRequest(ABC):
         """Raise `Cancelled` or `DeadlineExceeded` if this inference should stop. Cheap; call it often."""
         if self._cancellation is not None:
             raise self._cancellation
+
+    @contextmanager
+    def stopping(self, stop: Callable[[], object]) -> Iterator[None]:
+        """A block in which a stage calls a runtime that cannot call `check_cancelled`; `stop` ends its call.
+
+            with self.stopping(lambda: setattr(options, "terminate", True)):
+                results = session.run(names, feeds, options)
+
+        If the inference is cancelled, or its deadline passes, `stop` is called by another thread: again and again until
+        the block ends, since the first time may be before the runtime has begun, and never after that. It must be
+        quick, have the runtime return or raise soon, and not wait for that. An exception of it is logged.
+
+        Raises the cancellation, instead of what the block raises, if there is one: before the block begins, so that a
+        cancelled inference calls nothing, and at its end.
+        """
+        from engine.runtime.foreign_call import ForeignCall  # few devices call other runtimes
+
+        call = ForeignCall(stop)
+        self._call = call
+        try:
+            self.check_cancelled()  # after the line above: a cancellation is seen here, or sees the call
+            yield
+        except Exception as e:
+            if self._cancellation is not None and e is not self._cancellation:
+                raise self._cancellation from e
+            raise
+        finally:
+            self._call = None
+            call.end()
+        self.check_cancelled()
 
     @property
     def cancellation(self) -> EngineError | None:

@@ -5,17 +5,51 @@ from __future__ import annotations
 import io
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
-from engine.ir import UNREAD_CONSTANTS, Model, Parameter
+import numpy as np
+
+from engine.errors import UnsupportedError
+from engine.ir import (
+    UNREAD_CONSTANTS,
+    ElementType,
+    Model,
+    Node,
+    Output,
+    Parameter,
+    TensorType,
+    ValueType,
+    bf16,
+    f4e2m1,
+    f6e2m3,
+    f6e3m2,
+    f8e4m3fn,
+    f8e4m3fnuz,
+    f8e5m2,
+    f8e5m2fnuz,
+    f8e8m0,
+    f32,
+    i2,
+    i4,
+    i8,
+    u2,
+    u4,
+    u8,
+)
 from engine.ir.walk import all_nodes
 from engine.onnx.naming import UniqueNames
 from engine.startup import dataclass
 
 _NOT_FOR_RUNTIMES: Final = frozenset({"overridable", "affinity", "metadata", "accuracy_level", "doc_string"})
 """Annotations that runtimes do not read: metadata of nodes would need IR version 10."""
+
+
+NOT_IN_NUMPY: Final = frozenset(
+    {bf16, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0, f6e2m3, f6e3m2, f4e2m1, i4, u4, i2, u2}
+)
+"""The element types that numpy lacks: their arrays have dtypes of the package ml_dtypes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +63,25 @@ class HandedModel:
             `SyncInferRequest.inputs`. The inputs of variables are the last.
         outputs: the name in ONNX of each output, in the order of `Model.results`, which is that of `store_output`. The
             outputs of variables are the last.
+        input_types: the element type of each input in ONNX, which differs from the model's if it was widened; None for
+            values that are not tensors.
+        output_types: the element type of each output in ONNX.
     """
 
     source: bytes | str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    input_types: tuple[ElementType | None, ...]
+    output_types: tuple[ElementType | None, ...]
 
 
 @contextmanager
 def hand_over(
-    model: Model, *, as_file: bool = False, folder: str | os.PathLike[str] | None = None
+    model: Model,
+    *,
+    as_file: bool = False,
+    folder: str | os.PathLike[str] | None = None,
+    widen: Collection[ElementType] = (),
 ) -> Iterator[HandedModel]:
     """Write a model as ONNX for another runtime to read within the `with` block; the model is not changed.
 
@@ -65,29 +108,49 @@ def hand_over(
         folder: where to make the temporary folder with the file and `<name>.data`, which has the weights if they exceed
             2 GB; by default, where `tempfile` makes one. It needs space for the weights, and is removed after the
             block. A runtime that maps the files may keep them mapped, but not open them again.
+        widen: element types that the runtime does not take from numpy, such as `NOT_IN_NUMPY`. Inputs and outputs of
+            these types are of f32 in ONNX, or of i8 or u8 for integers, and are cast to their type behind the input,
+            and from it before the output; `as_element_type` converts the arrays. This changes no value: each type holds
+            all values of the narrower one.
 
-    Raises `ModelWriteError` if ONNX cannot express the model, or the file cannot be written.
+    Raises `ModelWriteError` if ONNX cannot express the model, or the file cannot be written, and `UnsupportedError` for
+    a type that cannot be widened.
     """
     from engine.onnx.exporter import MAX_INLINE_BYTES, weight_bytes
     from engine.onnx.writer import write_model
 
-    copy = _with_plain_border(model)
-    inputs = tuple(parameter.friendly_name for parameter in copy.parameters)
-    outputs = tuple(result.friendly_name for result in copy.results)
+    copy = _with_plain_border(model, frozenset(widen))
+    ports = (
+        tuple(parameter.friendly_name for parameter in copy.parameters),
+        tuple(result.friendly_name for result in copy.results),
+        tuple(_element_type(parameter.type) for parameter in copy.parameters),
+        tuple(_element_type(result.type) for result in copy.results),
+    )
     if not as_file and weight_bytes(copy) <= MAX_INLINE_BYTES:
         stream = io.BytesIO()
         write_model(copy, stream)
         del copy
-        yield HandedModel(stream.getvalue(), inputs, outputs)
+        yield HandedModel(stream.getvalue(), *ports)
         return
     with tempfile.TemporaryDirectory(prefix="engine-", dir=folder, ignore_cleanup_errors=True) as made:
         path = os.path.join(made, "model.onnx")
         write_model(copy, path)
         del copy
-        yield HandedModel(path, inputs, outputs)
+        yield HandedModel(path, *ports)
 
 
-def _with_plain_border(model: Model) -> Model:
+def as_element_type(value: Any, element_type: ElementType | None) -> Any:
+    """A tensor in another element type, for `HandedModel.input_types`, and back for the type of an output's port.
+
+    `value` itself if it has the type, or is not an array. A value that is NaN stays NaN, without a warning.
+    """
+    if element_type is None or not isinstance(value, np.ndarray) or value.dtype == element_type.numpy:
+        return value
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        return value.astype(element_type.numpy)
+
+
+def _with_plain_border(model: Model, widen: frozenset[ElementType]) -> Model:
     """A copy without variables and without constants that are inputs, whose inputs and outputs have names of their own.
 
     A result keeps the name of the parameter that it reads: both are one value then.
@@ -95,6 +158,7 @@ def _with_plain_border(model: Model) -> Model:
     copy = model.clone()
     for variable in copy.variables:
         copy.remove_variable(variable.name)
+    _widen_border(copy, widen)
     copy.rt_info.pop(UNREAD_CONSTANTS, None)
     for node in all_nodes(copy):
         for key in node.annotations.keys() & _NOT_FOR_RUNTIMES:
@@ -111,3 +175,41 @@ def _with_plain_border(model: Model) -> Model:
         else:
             result.friendly_name = names.take(result.friendly_name or f"output_{index}")
     return copy
+
+
+def _widen_border(model: Model, widen: frozenset[ElementType]) -> None:
+    wide = {element_type: _wider(element_type) for element_type in widen}
+    for parameter in model.parameters:
+        narrow = _element_type(parameter.type)
+        if narrow in wide:
+            readers = parameter.output(0).target_inputs
+            parameter.type = TensorType(wide[narrow], parameter.output(0).shape)
+            cast = _cast(parameter.output(0), narrow)
+            for reader in readers:
+                reader.replace_source_output(cast)
+    for result in model.results:
+        narrow = _element_type(result.input_value(0).type)
+        if narrow in wide:
+            result.input(0).replace_source_output(_cast(result.input_value(0), wide[narrow]))
+
+
+def _cast(value: Output, element_type: ElementType) -> Node:
+    # Saturated, infinity would become the largest number.
+    is_narrow = element_type.is_real and element_type.bits <= 8
+    attributes = {"to": element_type.onnx} | ({"saturate": 0} if is_narrow else {})
+    return Node("Cast", [value], attributes, types=[TensorType(element_type, value.shape)])
+
+
+def _wider(element_type: ElementType) -> ElementType:
+    if element_type.is_real and element_type.bits < 32:
+        return f32
+    if element_type.is_integral and element_type.bits < 8:
+        return i8 if element_type.is_signed else u8
+    raise UnsupportedError(
+        f"{element_type} cannot be widened: expected floating-point types of less than 32 bits, and integers of less "
+        "than 8; refuse models with other types that the runtime does not take"
+    )
+
+
+def _element_type(value_type: ValueType) -> ElementType | None:
+    return value_type.element_type if isinstance(value_type, TensorType) else None
