@@ -19,6 +19,7 @@ A device is a Python package with an entry point in the group `engine.plugins`, 
 |                     | `requirements`              | optional | returns what a machine needs to import the network  |
 |                     | `metric`                    | optional | returns the network's metrics                       |
 |                     | `memory`                    | optional | returns the bytes that the network holds            |
+|                     | `forecast_memory`           | optional | returns the bytes that inferences will take         |
 |                     | `release_caches`            | optional | frees what later inferences can make again          |
 |                     | `parts`                     | optional | returns the networks on which it runs               |
 |                     | `node_counts`               | optional | returns how many nodes run on the evaluator         |
@@ -100,7 +101,7 @@ if TYPE_CHECKING:
         PluginError,
         PropertyError,
     )
-    from engine.hosting import Features, NodeCounts
+    from engine.hosting import Features, MemoryForecast, NodeCounts
     from engine.ir import ElementType, Model, PartialShape, TensorType, ValueType
     from engine.placement import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
     from engine.placement.support import QueryResult, RefusalCause, Support, SupportLevel
@@ -140,7 +141,7 @@ else:
             "EngineError", "InferError", "InputError", "NotOnHostError", "OutOfMemoryError", "PluginContractError",
             "PluginError", "PropertyError",
         ],
-        "engine.hosting": ["Features", "NodeCounts"],
+        "engine.hosting": ["Features", "MemoryForecast", "NodeCounts"],
         "engine.ir": ["ElementType", "Model", "PartialShape", "TensorType", "ValueType"],
         "engine.placement": ["Crossing", "NodeRefusal", "PlacedSubgraph", "PlacementReport"],
         "engine.placement.support": ["QueryResult", "RefusalCause", "Support", "SupportLevel"],
@@ -156,12 +157,12 @@ __all__ = [
     "BlobManifest", "BlobReader", "BlobWriter", "Busy", "Cancelled", "Config", "ContextClosed", "CoreHandle",
     "Crossing", "DeadlineExceeded", "DeviceError", "DeviceNotFoundError", "ElementType", "EngineError",
     "ExecutableNetwork", "Executor", "Features", "InferError", "InferResult", "InlineExecutor", "InputError",
-    "Model", "Mutability", "NodeCounts", "NodeProfile", "NodeRefusal", "NotOnHostError", "OutOfMemoryError",
-    "PartialShape", "Pipeline", "PlacedSubgraph", "PlacementReport", "Plugin", "PluginContractError", "PluginError",
-    "PluginT", "Port", "ProfilingInfo", "Property", "PropertyError", "PropertySet", "QueryResult", "RefusalCause",
-    "RemoteContext", "RemoteTensor", "RequestOwner", "Signature", "Stage", "StageProfile", "Support",
-    "SupportLevel", "SyncInferRequest", "TensorType", "ThreadExecutor", "TransferProfile", "Transfers",
-    "UnsupportedError", "ValueType", "engine_version", "shared_executor",
+    "MemoryForecast", "Model", "Mutability", "NodeCounts", "NodeProfile", "NodeRefusal", "NotOnHostError",
+    "OutOfMemoryError", "PartialShape", "Pipeline", "PlacedSubgraph", "PlacementReport", "Plugin",
+    "PluginContractError", "PluginError", "PluginT", "Port", "ProfilingInfo", "Property", "PropertyError",
+    "PropertySet", "QueryResult", "RefusalCause", "RemoteContext", "RemoteTensor", "RequestOwner", "Signature", "Stage",
+    "StageProfile", "Support", "SupportLevel", "SyncInferRequest", "TensorType", "ThreadExecutor", "TransferProfile",
+    "Transfers", "UnsupportedError", "ValueType", "engine_version", "shared_executor",
 ]  # fmt: skip
 
 
@@ -341,6 +342,16 @@ class ExecutableNetwork(HostedNetwork[PluginT]):
     def memory(self) -> Mapping[str, int]:
         """Optional. The bytes that the network holds, by purpose, for `memory_statistics`: weights, arena and so on."""
         return {}
+
+    def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+        """Optional. The memory of inferences with these shapes: of the inputs, and then of the variables' values.
+
+        For `memory_forecast`. It makes what it needs to know the sizes, and infers nothing. Raises `InputError` if the
+        model cannot take these shapes, and `UnsupportedError` if the device does not know its memory.
+        """
+        raise UnsupportedError(
+            f"{self.plugin.name} does not forecast its memory; `memory_statistics` has what a network holds now"
+        )
 
     def can_share(self) -> bool:
         """Optional. Whether another compilation of the same file and configuration may get a copy of this network.

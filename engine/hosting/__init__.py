@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from engine.startup import names_on_demand
 
 if TYPE_CHECKING:
+    from engine.hosting.memory import MemoryForecast
     from engine.hosting.network import Features, HostedNetwork, check_interface
     from engine.hosting.plugin import HostedPlugin
     from engine.hosting.summary import NodeCounts, remarks_of
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from engine.hosting.wrapping import not_initialised, plugin_errors, wrong_return
 else:
     __getattr__ = names_on_demand(__name__, {
+        "engine.hosting.memory": ["MemoryForecast"],
         "engine.hosting.network": ["Features", "HostedNetwork", "check_interface"],
         "engine.hosting.plugin": ["HostedPlugin"],
         "engine.hosting.summary": ["NodeCounts", "remarks_of"],
@@ -27,6 +29,7 @@ __all__ = [
     "Features",
     "HostedNetwork",
     "HostedPlugin",
+    "MemoryForecast",
     "NodeCounts",
     "check_interface",
     "engine_version",

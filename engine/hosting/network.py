@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from engine.blob import BlobRelease, BlobWriter
+    from engine.hosting.memory import MemoryForecast
     from engine.hosting.overrides import Overrides
     from engine.hosting.summary import NodeCounts
     from engine.ir import Model, Variable
@@ -189,6 +190,10 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     @abstractmethod
     def memory(self) -> Mapping[str, int]:
         """The bytes that the network holds, by purpose, for `memory_statistics`."""
+
+    @abstractmethod
+    def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+        """See `ExecutableNetwork`."""
 
     @abstractmethod
     def can_share(self) -> bool:
@@ -504,6 +509,43 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
         Raises `InputError` if an input is missing, or the model cannot take these shapes.
         """
+        found = self._value_shapes(shapes, past)
+        with plugin_errors(self.plugin.name, "prepare"):
+            self.prepare(found)
+
+    @final
+    def memory_forecast(self, shapes: Mapping[str, Sequence[int]] | None = None, past: int = 0) -> MemoryForecast:
+        """Return the memory that the next inference with inputs of these shapes takes, in bytes. Nothing is inferred.
+
+        A device that makes plans for shapes may make one. After lengths have varied, one plan may serve all of them,
+        which takes more memory for some than a plan of their own.
+
+        Args:
+            shapes: the shape of each input, by name; those of known shape may be omitted.
+            past: the length of the variables before the inference along the dimension that grows.
+
+        Raises `InputError` if a shape is missing, or the model cannot take these shapes, and `UnsupportedError` if the
+        device does not know its memory.
+        """
+        from engine.hosting.memory import MemoryForecast
+
+        found = self._value_shapes(self._with_known({} if shapes is None else shapes), past)
+        with plugin_errors(self.plugin.name, "forecast_memory"):
+            forecast = self.forecast_memory(found)
+        if not isinstance(forecast, MemoryForecast):
+            raise wrong_return(self.plugin.name, "forecast_memory", forecast, "MemoryForecast")
+        forecast.require_valid(self.plugin.name)
+        return forecast
+
+    def _with_known(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+        """`shapes`, and those of the inputs whose shapes are known. Raises `InputError` for a name of no input."""
+        for name in shapes:
+            self.signature.find_input(name)
+        known = {port.name: shape for port in self.inputs if (shape := _known_shape(port)) is not None}
+        return known | dict(shapes)
+
+    def _value_shapes(self, shapes: Mapping[str, Sequence[int]], past: int) -> list[tuple[int, ...]]:
+        """The shapes of all inputs, and then of the values of the variables, for lengths that inputs have."""
         from engine.ir import PartialShape, TensorType  # which a network from a blob may not need
 
         found, lengths = [], dict[object, int]()
@@ -523,8 +565,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
             if state.variable.axis is not None:
                 value[state.variable.axis] = past
             found.append(tuple(value))
-        with plugin_errors(self.plugin.name, "prepare"):
-            self.prepare(found)
+        return found
 
     @final
     def export_model(
@@ -655,6 +696,15 @@ def _fixed_by(manifest: BlobManifest) -> frozenset[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BlobFormatError("the manifest's metadata has an overridable of the wrong type")
     return frozenset(names)
+
+
+def _known_shape(port: Port) -> tuple[int, ...] | None:
+    """The shape of a tensor whose lengths are all known."""
+    from engine.ir import TensorType
+
+    if not isinstance(port.type, TensorType) or not port.type.shape.is_static:
+        return None
+    return port.type.shape.get_shape()
 
 
 def check_interface(manifest: BlobManifest) -> None:

@@ -24,6 +24,11 @@ def release_pages(array: NDArray[Any]) -> None:
         mapping.madvise(mmap.MADV_DONTNEED, start, length)
 
 
+def is_mapped(array: NDArray[Any]) -> bool:
+    """Whether an array is a view of a mapped file, whose pages take memory only while they are in use."""
+    return _mapping_of(array) is not None
+
+
 def _mapping_of(array: NDArray[Any]) -> mmap.mmap | None:
     """The mapping of a contiguous array if it is read-only: changes to a writable one would be lost."""
     base: Any = array

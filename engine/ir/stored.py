@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from engine.ir.leaves import Constant
 from engine.ir.model import Model
+from engine.ir.sizes import joined_bytes
 
 
 def stored_bytes(model: Model) -> int:
@@ -22,11 +23,7 @@ def stored_bytes(model: Model) -> int:
             spans.append(span)
         elif constant.element_type.is_packed:
             packed += constant.byte_size
-    total, end = packed, 0
-    for start, stop in sorted(spans):
-        total += max(0, stop - max(start, end))
-        end = max(end, stop)
-    return total
+    return packed + joined_bytes(spans)
 
 
 def _constants(model: Model) -> Iterator[Constant]:

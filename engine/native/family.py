@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.native.cancellation import CancelFlag
 from engine.native.extension import _core
-from engine.native.plan import Plan
+from engine.native.plan import Plan, Span, span_of
 from engine.startup import dataclass
 
 if TYPE_CHECKING:
@@ -55,10 +55,11 @@ class PlanFamily:
     plans for lengths that grow prepare only the steps that vary. All methods raise PlanError. Not thread-safe.
     """
 
-    __slots__ = ("_family",)
+    __slots__ = ("_family", "_spans")
 
     def __init__(self, most: Sequence[int], *, isa: str | None = None) -> None:
         self._family = _core.PlanFamily(most, isa or "")
+        self._spans: list[Span] = []
 
     def add_input(self, nbytes: Number, alignment: int = 1) -> int:
         """As `PlanBuilder.add_input`, with a size that may vary."""
@@ -78,7 +79,9 @@ class PlanFamily:
 
     def add_constant(self, array: Array, nbytes: Number) -> int:
         """Add the first `nbytes` of an array; see `PlanBuilder.add_constant`."""
-        return self._family.add_constant(array, _native(nbytes))
+        constant = self._family.add_constant(array, _native(nbytes))
+        self._spans.append(span_of(array))
+        return constant
 
     def add_view(self, of: int, offset: Number, nbytes: Number) -> int:
         """As `PlanBuilder.add_view`, with an offset and a size that may vary."""
@@ -97,7 +100,7 @@ class PlanFamily:
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """The plan for these lengths. Raises PlanError if there is none."""
-        return Plan(self._family.at(lengths))
+        return Plan(self._family.at(lengths), constants=self._spans)
 
 
 class FamilyRunner:

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from engine.startup import dataclass
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from engine.native.extension import _core
+
+Span: TypeAlias = tuple[int, int]
+"""The address of the first byte of an array, and the one behind its last byte."""
+_LINE: Final = 64
+
+
+def span_of(array: np.ndarray[Any, Any]) -> Span:
+    """The addresses of a contiguous array."""
+    start = int(array.__array_interface__["data"][0])
+    return start, start + array.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +64,12 @@ class ArenaUsage:
 class Plan:
     """Steps that are laid out and ready to run. Immutable: any number of contexts, in any threads, may share it."""
 
-    __slots__ = ("_live", "_plan", "_usage")
+    __slots__ = ("_live", "_plan", "_usage", "constants")
 
-    def __init__(self, plan: _core.Plan, usage: ArenaUsage | None = None) -> None:
+    def __init__(self, plan: _core.Plan, usage: ArenaUsage | None = None, constants: Sequence[Span] = ()) -> None:
         self._plan = plan
+        self.constants = tuple(constants)
+        """Where the arrays are that steps read in place."""
         self._usage = usage
         self._live: Sequence[int] | None = None
 
@@ -104,6 +118,14 @@ class Plan:
     def scratch_bytes(self) -> int:
         """The memory for each worker of a context."""
         return self._plan.scratch_bytes
+
+    def all_scratch_bytes(self, max_threads: int = 0) -> int:
+        """The memory for all workers of a context with `max_threads`: its `memory_bytes` without the arena."""
+        from engine.native.extension import _core
+
+        workers = min(max_threads or _core.cores(), _core.cores(), self.max_workers)
+        # As in csrc/executor/context.cpp: workers are on different lines, and at different offsets within pages.
+        return 0 if self.scratch_bytes == 0 else (self.scratch_bytes + -self.scratch_bytes % _LINE + _LINE) * workers
 
     @property
     def max_workers(self) -> int:

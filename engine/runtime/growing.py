@@ -57,6 +57,11 @@ class GrowingForm:
     row_format: RowFormat | None = None
     bound: int | None = None
 
+    def position_bytes(self, shape: Sequence[int], dtype: np.dtype[Any]) -> int:
+        """The bytes of one position of a value of this shape."""
+        one = _kept(np.zeros((1, *shape[: self.axis], *shape[self.axis + 1 :]), dtype), self)
+        return int(one.nbytes)
+
 
 class GrowingSet:
     """Values of equal length; longer ones may begin with the same memory.

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from engine.core import Core
+from engine.errors import UnsupportedError
 from engine.plugin_api import ExecutableNetwork
 from engine.testing.behaviour.base import DeviceChecks, are_freed, is_freed
 
@@ -29,6 +30,7 @@ _TRACED_NOISE: Final = 12 << 10
 """The same for what Python allocates, which is known to the byte."""
 _BYTES_PER_STEP: Final = 16
 _ATTEMPTS: Final = 3
+_LONGER: Final = 64
 
 
 class MemoryChecks(DeviceChecks):
@@ -155,6 +157,34 @@ class MemoryChecks(DeviceChecks):
             self.assert_outputs(results, sample.outputs)
             self.assert_outputs(request.infer(sample.inputs), sample.outputs)
             self.assert_outputs(network(sample.inputs), sample.outputs)
+
+    def test_memory_is_forecast(self, core: Core) -> None:
+        """`memory_forecast` has at least the inputs and outputs, is the same each time, and does not fall if the first
+        dimension grows; a device that raises `UnsupportedError` is skipped.
+        """
+        model, sample = self.basic.model(), self.basic.sample()
+        network = self.compile(core, model)
+        try:
+            forecast = network.memory_forecast()
+        except UnsupportedError as e:
+            pytest.skip(str(e))
+        assert network.memory_forecast() == forecast, "two forecasts of one network differ"
+        for what, found, values in (
+            ("inputs", forecast.inputs, sample.inputs),
+            ("outputs", forecast.outputs, sample.outputs),
+        ):
+            least = sum(value.nbytes for value in values.values())
+            assert found >= least, f"the {what} take {least} bytes, and the forecast has {found}"
+        assert forecast.peak >= forecast.weights + forecast.arena + forecast.inputs + forecast.outputs
+        self.assert_outputs(network(sample.inputs), sample.outputs)
+        assert network.memory_forecast() == forecast, "an inference changes the forecast of a network of known shapes"
+        for port in (*model.graph.input, *model.graph.output):
+            port.type.tensor_type.shape.dim[0].dim_value *= _LONGER
+        self.require_support(core, model)  # as for a Reshape to a shape that is part of the model
+        longer = self.compile(core, model).memory_forecast()
+        for name in ("inputs", "outputs", "peak"):
+            less, more = getattr(forecast, name), getattr(longer, name)
+            assert more >= less, f"for a first dimension {_LONGER} times as long, {name} falls from {less} to {more}"
 
     def _check_growth(self, step: Callable[[], None], full: int, what: str) -> None:
         """Fail if the second half of the steps makes the process grow, in Python's memory, resident, files, threads."""

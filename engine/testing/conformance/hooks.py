@@ -19,7 +19,7 @@ HOOKS: Final[dict[type, tuple[str, ...]]] = {
     ),
     ExecutableNetwork: (
         "create_infer_request_impl", "pipeline", "export_sections", "requirements", "metric", "memory",
-        "release_caches", "parts", "node_counts", "can_share", "begin_sharing", "prepare",
+        "forecast_memory", "release_caches", "parts", "node_counts", "can_share", "begin_sharing", "prepare",
     ),
     SyncInferRequest: (
         "infer_preprocess", "start_pipeline", "wait_pipeline", "infer_postprocess", "abort_pipeline", "request_cancel",

@@ -14,6 +14,7 @@ from engine.plugin_api import (
     BlobWriter,
     Config,
     ExecutableNetwork,
+    MemoryForecast,
     Model,
     Pipeline,
     Plugin,
@@ -147,6 +148,10 @@ class AutoNetwork(ExecutableNetwork):
         for network in self.selection.networks():
             total.update(network.memory_statistics())
         return dict(total)
+
+    def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+        """The memory of the network that is used now; while devices are compared, others exist beside it."""
+        return self.selection.now()[1].forecast_memory(shapes)
 
     def release_caches(self) -> None:
         """Have the networks release their memory."""

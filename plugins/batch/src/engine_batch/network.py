@@ -15,6 +15,7 @@ from engine.plugin_api import (
     Config,
     ExecutableNetwork,
     InlineExecutor,
+    MemoryForecast,
     Model,
     NodeCounts,
     Pipeline,
@@ -168,6 +169,17 @@ class BatchNetwork(ExecutableNetwork):
         for network in (self._networks.full, self._networks.rest):
             total.update(network.memory_statistics())
         return dict(total)
+
+    def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+        """Both networks; the requests of a batch have inputs and outputs of their own beside the batch's."""
+        networks = self._networks
+        alone = shapes if networks.is_one_by_one else [(max(1, networks.rows - 1), *shape[1:]) for shape in shapes]
+        parts = {"full": networks.full.forecast_memory([(networks.rows, *shape[1:]) for shape in shapes])}
+        if networks.rest is not networks.full:
+            parts["rest"] = networks.rest.forecast_memory(alone)
+        full = parts["full"]
+        passed = full.inputs + full.outputs
+        return MemoryForecast.of_parts(parts, inputs=full.inputs, outputs=full.outputs, passed=passed)
 
     def release_caches(self) -> None:
         """Have the networks release their memory."""

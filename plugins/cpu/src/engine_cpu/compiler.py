@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 
 from engine.ir import Constant, Model, Output
+from engine.ir.sizes import known_bytes
 from engine.lowering import LengthPattern
 from engine.native import PlanBuilder
 from engine.ops.origin import extension_of
@@ -153,4 +154,5 @@ def _placed(model: Model, segments: Sequence[ConnectedSegment], read: Callable[[
             PlacedSegment(segment, tuple(slots[v] for v in reads), tuple(slots[v] for v in writes))
             for segment, reads, writes in segments
         ],
+        {slot: size for value, slot in slots.items() if (size := known_bytes(value.type)) is not None},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,11 +19,11 @@ from engine.startup import dataclass
 from engine_cpu.cache_formats import F32, CacheFormat
 from engine_cpu.fitting import Fit, Lengths, Misfit, check_lengths, fit_family, sample_lengths
 from engine_cpu.in_place import InPlace
-from engine_cpu.program import MakeOutput
+from engine_cpu.program import MakeOutput, ProgramMemory
 from engine_cpu.recording import PlanCalls, RecordingBuilder
 from engine_cpu.segment import LoweredSegment
 from engine_cpu.segments.graph_segment import GraphSegment
-from engine_cpu.segments.segment import Array, Inference, Value
+from engine_cpu.segments.segment import Array, Inference, RunMemory, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,12 @@ class Recording:
                 for value in lowered.outputs
             ),
             tuple(
-                Appended(each.parameter, each.result, GrowingForm(each.axis, _kept_format(each), each.bound))
+                Appended(
+                    each.parameter,
+                    each.result,
+                    GrowingForm(each.axis, _kept_format(each), each.bound),
+                    graph.parameters[each.parameter].output(0).element_type.numpy,
+                )
                 for each in states
             ),
             tuple(each.count for each in states),
@@ -109,6 +115,7 @@ class Appended(NamedTuple):
     parameter: int
     result: int
     form: GrowingForm
+    dtype: np.dtype[Any]
 
 
 class FamilyProgram:
@@ -145,6 +152,7 @@ class FamilyProgram:
         """Whether a request has accepted the outputs; their types and the form of their shapes are always the same."""
         self.is_assuming = recording.is_assuming
         self._num_outputs = recording.num_outputs
+        self._threads = threads
         self._runner = FamilyRunner(self._family, self._forms, max_threads=threads, kept=streams)
 
     def _fit_any(self) -> None:
@@ -256,6 +264,16 @@ class FamilyProgram:
         self._fill(leads, [plain(inputs[index]) for index in self._reads], outputs, blocks, inference)
         return results
 
+    def memory(self, leads: Lengths, shapes: Sequence[tuple[int, ...]]) -> ProgramMemory:
+        """What an inference with these lengths takes; `shapes`: of all inputs of the model."""
+        plan = self.plan(leads)
+        outputs = sum(math.prod(_at(shape, leads)) * dtype.itemsize for dtype, shape in self._forms)
+        states = 0
+        for each, count in zip(self._appends, _at(self._counts, leads), strict=True):
+            past = shapes[each.parameter]
+            states += (past[each.form.axis] + count) * each.form.position_bytes(past, each.dtype)
+        return ProgramMemory(RunMemory.of_plans([plan], self._threads), outputs, states)
+
     def _grown(self, pasts: Sequence[Value], counts: Sequence[int]) -> tuple[list[GrowingArray], list[Array]]:
         """The next values of variables in place, whose new positions are to be written, and their memory."""
         group = pasts[0].group if isinstance(pasts[0], GrowingArray) else None
@@ -329,6 +347,10 @@ class BoundFamily:
     def plans(self) -> list[Plan]:
         """The one plan that runs for the bound lengths."""
         return [self.family.plan(self.leads)]
+
+    def memory(self, shapes: Sequence[tuple[int, ...]]) -> ProgramMemory:
+        """What an inference with inputs of these shapes takes."""
+        return self.family.memory(self.leads, shapes)
 
     @property
     def is_assuming(self) -> bool:

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from engine.errors import UnsupportedError
 from engine.ir import Constant, MapType, Model, Node, SequenceType, TensorType
+from engine.ir.sizes import joined_bytes
 from engine.ir.walk import all_nodes
 from engine.lowering import GraphNetwork, PreparedGraph, RefusalCause, check_mode, check_precision, read_graph
-from engine.native import Plan, default_isa
+from engine.native import Plan, default_isa, span_of
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.ops import find_op
 from engine.ops.reference import compile_node
 from engine.passes.runtime_info import is_operation
-from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, Port, SyncInferRequest
+from engine.plugin_api import BlobReader, BlobWriter, Config, MemoryForecast, Plugin, Port, SyncInferRequest
 from engine.properties import (
     ALLOW_SHARED_CACHE,
     CACHE_DIR,
@@ -26,9 +27,11 @@ from engine.properties import (
 from engine_cpu.cache_formats import CACHE_FORMATS
 from engine_cpu.compilation import PACKED, SECTION, Compilation, most_threads_of, requirements_of, threads_of
 from engine_cpu.compiler import Compiler, logger
+from engine_cpu.families import BoundFamily
 from engine_cpu.instruction_sets import needed_isa, why_lower
 from engine_cpu.length_report import describe_lengths
 from engine_cpu.lowering import LOWERINGS, CpuGraph
+from engine_cpu.memory import forecast, held_span, program_spans
 from engine_cpu.precision import is_accurate, precision_of, remark_on
 from engine_cpu.program import Program
 from engine_cpu.programs import Programs
@@ -289,6 +292,19 @@ class CpuNetwork(GraphNetwork):
         """Packed weights, the constants that stay in the model's form, and intermediate results of all streams."""
         arena = sum(plan.arena_bytes for plan in self.native_plans()) * (self.config[NUM_STREAMS] or 1)
         return {"weights": self.weights.nbytes, "arena": arena, **super().memory()}
+
+    def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+        """The program of these shapes has the sizes; if there is none yet, one is built and dropped again."""
+        program = self.program if self.programs is None else self.programs.for_shapes(tuple(shapes))
+        assert program is not None
+        return forecast(self, program, shapes, self._weight_bytes(program))
+
+    def _weight_bytes(self, program: Program | BoundFamily) -> int:
+        """The bytes of what plans read, of packed weights, and of constants that are in memory for further plans."""
+        with self.compiler.building:
+            packed = [span_of(array) for array in self.weights.packed.values()]
+        kept = [held_span(constant.data) for constant in _all_constants(self.graph) if constant.is_loaded]
+        return joined_bytes([*program_spans(program), *packed, *filter(None, kept)])
 
     def release_caches(self) -> None:
         """Drop the programs of dynamic shapes."""

@@ -15,7 +15,7 @@ import numpy as np
 from engine.errors import DeclarationError
 from engine.native import Plan
 from engine.startup import dataclass
-from engine_cpu.segments.segment import Array, Inference, Segment, Value
+from engine_cpu.segments.segment import Array, Inference, RunMemory, Segment, Value
 
 
 def in_order(data: Array) -> Array:
@@ -79,14 +79,31 @@ class GivenInput(NamedTuple):
         )
 
 
+class ProgramMemory(NamedTuple):
+    """What an inference with a program takes: for the run, for its outputs, and for the variables, in bytes."""
+
+    run: RunMemory
+    outputs: int
+    states: int
+
+
 class Program:
     """The segments of a model for known input shapes. Shared by requests."""
 
     def __init__(
-        self, num_inputs: int, outputs: Sequence[int], constants: Mapping[int, Array], segments: Sequence[PlacedSegment]
+        self,
+        num_inputs: int,
+        outputs: Sequence[int],
+        constants: Mapping[int, Array],
+        segments: Sequence[PlacedSegment],
+        sizes: Mapping[int, int],
     ) -> None:
-        """Schedule `segments` over slots, of which the first are the inputs; `constants` are the data of others."""
+        """Schedule `segments` over slots, of which the first are the inputs; `constants` are the data of others.
+
+        `sizes`: the bytes of values, by slot, as far as they are known.
+        """
         self.num_inputs = num_inputs
+        self._sizes = sizes
         self.outputs = tuple(outputs)
         self.constants: dict[int, Array] = {slot: in_order(data) for slot, data in constants.items()}
         """The data of the constants that segments read, by slot."""
@@ -138,6 +155,24 @@ class Program:
                 )
             scheduled.append(ScheduledSegment(segment, read, written, frees, targets, shapes, given))
         return scheduled[::-1]
+
+    def memory(self, count: int) -> ProgramMemory:
+        """What an inference takes; the outputs after the first `count` are variables."""
+        run = sum((each.segment.memory() for each in self.segments), RunMemory())
+        live = most = 0
+        unknown: list[str] = []
+        for each in self.segments:
+            for slot in each.writes:
+                if slot not in self._sizes:
+                    unknown.append(each.segment.title)
+                elif slot not in self.outputs:
+                    live += self._sizes[slot]
+            most = max(most, live)
+            freed = (slot for slot in each.frees if slot >= self.num_inputs and slot not in self.outputs)
+            live -= sum(self._sizes.get(slot, 0) for slot in freed)
+        outputs = [self._sizes.get(slot, 0) for slot in self.outputs]
+        run += RunMemory(scratch=most, unknown=tuple(dict.fromkeys(filter(None, unknown))))
+        return ProgramMemory(run, sum(outputs[:count]), sum(outputs[count:]))
 
     @property
     def plans(self) -> list[Plan]:

@@ -99,6 +99,25 @@ class Programs:
                 return
         self._of_shapes(shapes, may_assume=True)
 
+    def for_shapes(self, shapes: Shapes) -> Program | BoundFamily:
+        """The program that the next inference would have with inputs of these shapes.
+
+        A family that it would make is kept, and a program for these shapes alone is not.
+        """
+        known = self._exact.cached((shapes, True))
+        if known is not None:
+            return _bound(known)
+        vector = self.lengths.vector(shapes) if self.lengths.is_complete else None
+        if vector is not None and not self.why_none:
+            if (family := self._known(vector, may_assume=True)) is not None:
+                return family
+            for pattern in self._patterns(vector):
+                made = self._families.get(self._key(pattern, vector, shapes, may_assume=True))
+                if isinstance(made, FamilyProgram) and (family := made.at(vector)) is not None:
+                    return family
+        with self._compiler.building:
+            return _bound(self._built((shapes, True)))
+
     def _found(self, inputs: Sequence[Value], may_assume: bool) -> Program | BoundFamily:
         return self._of_shapes(shapes_of(inputs), may_assume)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from engine.blob.compiled_for import check_mode, check_precision
 from engine.native import Plan, default_isa
 from engine.plugin_api import (
@@ -42,7 +44,7 @@ from engine_cpu.request import CpuInferRequest
 from engine_cpu.stored_program import SECTION, WHY_NOT, StoredProgram
 
 if TYPE_CHECKING:
-    from engine.plugin_api import BlobWriter, Model, NodeCounts
+    from engine.plugin_api import BlobWriter, MemoryForecast, Model, NodeCounts
 
 
 def has_program(blob: BlobReader, config: Config) -> bool:
@@ -148,6 +150,16 @@ class StoredNetwork(ExecutableNetwork):
         """The sections of the blob, mapped or in memory, and intermediate results of all streams."""
         arena = sum(plan.arena_bytes for plan in self.native_plans()) * (self.config[NUM_STREAMS] or 1)
         return {"weights": sum(len(self._blob.section(name)) for name in self._blob.section_names), "arena": arena}
+
+    def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+        """All sizes are known. Of a blob in memory, also what only an export reads is there."""
+        from engine.ir.sizes import joined_bytes
+        from engine_cpu.memory import forecast, held_span, program_spans
+
+        sections = (np.frombuffer(self._blob.section(name), np.uint8) for name in self._blob.section_names)
+        kept = [held_span(section) for section in sections if section.size]
+        weights = joined_bytes([*program_spans(self.program), *filter(None, kept)])
+        return forecast(self, self.program, shapes, weights)
 
     @property
     def graph(self) -> Model:

@@ -234,7 +234,8 @@ class StoredProgram:
             segments.append(PlacedSegment(NativeSegment(form, threads, streams), reads, writes))
         if [forms[slot] for slot in read["outputs"]] != outputs:
             raise ValueError("its outputs have other types or shapes than the network's")
-        return Program(len(inputs), read["outputs"], constants, segments)
+        sizes = {slot: math.prod(shape) * dtype.itemsize for slot, (dtype, shape) in forms.items()}
+        return Program(len(inputs), read["outputs"], constants, segments, sizes)
 
     def _plan_form(self, read: Mapping[str, Any], isa: str) -> PlanForm:
         inputs, outputs = (tuple(_form(*form) for form in read[kind]) for kind in ("inputs", "outputs"))

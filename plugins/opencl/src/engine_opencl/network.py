@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from engine.errors import BlobFormatError, PropertyError
 from engine.ir import Model
+from engine.ir.sizes import array_bytes
 from engine.lowering import (
     GraphNetwork,
     PreparedGraph,
@@ -23,6 +24,7 @@ from engine.plugin_api import (
     BlobWriter,
     Config,
     Executor,
+    MemoryForecast,
     Pipeline,
     RemoteContext,
     SyncInferRequest,
@@ -186,6 +188,20 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         writer.add_section(CHOICES, write_choices(self.tuner.choices))
         for key, binary in self.pool.binaries().items():
             writer.add_section(PROGRAMS + key, sealed(key, binary))
+
+    def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+        """The plan of these shapes has the sizes; if there is none yet, one is made, without programs, and dropped."""
+        planned = self.pool.forecast(tuple(shapes))
+        count = len(self.outputs)
+        return MemoryForecast.of(
+            weights=planned.weights,
+            arena=planned.arena,
+            scratch=planned.staged,
+            states=sum(planned.results[count:]),
+            inputs=sum(array_bytes(port.type, shape) for port, shape in zip(self.inputs, shapes, strict=False)),
+            outputs=sum(planned.results[:count]),
+            streams=self.config[NUM_STREAMS] or 1,
+        )
 
     def metric(self, name: str) -> object:
         """Several requests overlap their transfers, also with one stream."""

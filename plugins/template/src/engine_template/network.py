@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.lowering import GraphNetwork, read_graph
@@ -9,10 +10,12 @@ from engine.plugin_api import (
     BlobManifest,
     BlobReader,
     Config,
+    MemoryForecast,
     Model,
     Pipeline,
     SyncInferRequest,
 )
+from engine_template.memory import forecast
 from engine_template.program import Program, map_to_device
 from engine_template.properties import OPERATION_COUNT, TRANSFORMATIONS
 from engine_template.request import TemplateInferRequest
@@ -72,6 +75,10 @@ class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
             (device, request.wait_pipeline),
             (host, request.infer_postprocess),
         ]
+
+    def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+        """What the evaluator keeps: the constants, and the values that are still to be read."""
+        return forecast(self, self.graph, shapes)
 
     def is_reference(self, node: Node) -> bool:
         """All operations, since evaluating is what the device does."""

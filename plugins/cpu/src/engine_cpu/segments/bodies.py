@@ -13,7 +13,7 @@ from engine_cpu.lowering import LOWERINGS
 from engine_cpu.program import Program, in_order
 from engine_cpu.programs import Programs
 from engine_cpu.segments.kind import SegmentCompiler
-from engine_cpu.segments.segment import Inference, Value
+from engine_cpu.segments.segment import Inference, RunMemory, Value
 from engine_cpu.transform import KNOWN_PASSES
 
 
@@ -113,6 +113,13 @@ class Body:
         is_computed = any(isinstance(each, int) for each in self._results)
         made = self.programs.get(inputs).run(inputs, inference) if is_computed else []
         return [made[each] if isinstance(each, int) else each.value(inputs) for each in self._results]
+
+    def memory(self) -> RunMemory:
+        """What a run of its program takes, with the results."""
+        if self.program is None:
+            return RunMemory(unknown=(self.model.name,))
+        made = self.program.memory(len(self.model.results))
+        return made.run + RunMemory(scratch=made.outputs)
 
     @property
     def plans(self) -> list[Plan]:

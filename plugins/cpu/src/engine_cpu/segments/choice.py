@@ -15,7 +15,7 @@ from engine_cpu.segments.kind import SegmentCompiler
 from engine_cpu.segments.node_segment import NodeSegment
 from engine_cpu.segments.routine_draft import RoutineDraft
 from engine_cpu.segments.routines import CompiledRoutine, same_bytes
-from engine_cpu.segments.segment import Array, Inference, Value
+from engine_cpu.segments.segment import Array, Inference, RunMemory, Value
 
 _BRANCHES = ("else_branch", "then_branch")
 
@@ -46,6 +46,10 @@ class ChoiceSegment(NodeSegment):
     def reads(self) -> list[Output]:
         """The values that the segment reads: the condition, and those that the branches capture."""
         return self._reads
+
+    def memory(self) -> RunMemory:
+        """Contexts of both branches are kept."""
+        return sum((branch.memory() for branch in self._branches if isinstance(branch, Body)), RunMemory())
 
     @property
     def plans(self) -> list[Plan]:

@@ -19,7 +19,7 @@ from engine_cpu.lowering.counting import CountedLowering
 from engine_cpu.segments.graph_segment import GraphSegment
 from engine_cpu.segments.kind import ConnectedSegment, Making, SegmentKind
 from engine_cpu.segments.node_segment import NodeSegment
-from engine_cpu.segments.segment import Array, Inference, Value
+from engine_cpu.segments.segment import Array, Inference, RunMemory, Value
 from engine_cpu.step_names import step_name
 
 
@@ -55,7 +55,13 @@ class CountedSegment(NodeSegment):
         self._plan = builder.build()
         self._bytes = self._plan.arena_bytes + sum(map(_nbytes, outputs))
         check_planned(self._bytes, node)
+        self._threads = threads
         self._runner = PlanRunner(self._plan, inputs, outputs, max_threads=threads, kept=streams)
+
+    def memory(self) -> RunMemory:
+        """The largest results are allocated before they are counted."""
+        results = self._bytes - self._plan.arena_bytes
+        return RunMemory.of_plans(self.plans, self._threads) + RunMemory(scratch=results)
 
     @property
     def plans(self) -> list[Plan]:

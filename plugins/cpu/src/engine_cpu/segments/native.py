@@ -12,7 +12,7 @@ import numpy as np
 from engine.errors import Cancelled
 from engine.limits import check_bytes
 from engine.native import Plan, PlanRunner
-from engine_cpu.segments.segment import Array, Inference, PlanForm, Segment, Value
+from engine_cpu.segments.segment import Array, Inference, PlanForm, RunMemory, Segment, Value
 
 if TYPE_CHECKING:
     from engine_cpu.recording import PlanCalls
@@ -49,6 +49,9 @@ class NativeSegment(Segment):
     def plans(self) -> list[Plan]:
         """A list of the one plan that the segment runs."""
         return [self.form.plan]
+
+    def memory(self) -> RunMemory:
+        return RunMemory.of_plans(self.plans, self._threads)
 
     def output_shapes(self) -> list[tuple[int, ...]]:
         """All outputs of a plan support a target."""

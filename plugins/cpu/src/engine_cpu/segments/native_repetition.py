@@ -10,13 +10,13 @@ import numpy as np
 from engine.errors import Cancelled, InputError, OutOfMemoryError
 from engine.ir import Model, TensorType
 from engine.limits import check_bytes, current_limits
-from engine.native import Repetition, RepetitionRunner, SequenceAxis
+from engine.native import Plan, Repetition, RepetitionRunner, SequenceAxis
 from engine_cpu.program import Program
 from engine_cpu.segments.body_profile import record_body, times_of
 from engine_cpu.segments.repetition_form import RepetitionForm
 from engine_cpu.segments.routine_draft import StepNames
-from engine_cpu.segments.routines import CompiledRoutine, same_bytes
-from engine_cpu.segments.segment import Array, Inference, Value
+from engine_cpu.segments.routines import CompiledRoutine, nbytes_of, same_bytes
+from engine_cpu.segments.segment import Array, Inference, RunMemory, Value
 from engine_cpu.segments.stacking import new_stack, stacked_shape, too_large
 
 
@@ -49,6 +49,8 @@ class NativeRepetition:
             is_loop=form.is_loop,
             elements=[_axis_of(t, *axis) for t, axis in zip(elements, form.elements, strict=True)],
         )
+        self._threads = threads
+        self._results = routine.results
         self._runner = RepetitionRunner(self.repetition, max_threads=threads, kept=streams)
 
     @classmethod
@@ -82,6 +84,11 @@ class NativeRepetition:
     def is_unconditional(self) -> bool:
         """Whether the condition is always true, so that only the trip count ends the loop."""
         return self.repetition.is_unconditional
+
+    def memory(self, plans: Sequence[Plan]) -> RunMemory:
+        """The contexts of the body's plans share their memory; carried values have two places."""
+        values = sum(map(nbytes_of, self._results)) + sum(map(nbytes_of, self._carried))
+        return RunMemory.in_turns(plans, self._threads) + RunMemory(scratch=values)
 
     def run(self, inputs: Sequence[Value], limit: int, condition: bool, inference: Inference) -> list[Value]:
         """The outputs of the node; `inputs` are the carried values, the sequences and the captured values."""

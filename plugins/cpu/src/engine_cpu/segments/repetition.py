@@ -24,7 +24,7 @@ from engine_cpu.segments.native_repetition import NativeRepetition
 from engine_cpu.segments.node_segment import NodeSegment
 from engine_cpu.segments.repetition_form import RepetitionForm
 from engine_cpu.segments.routine_draft import RoutineDraft
-from engine_cpu.segments.segment import Array, Inference, Value
+from engine_cpu.segments.segment import Array, Inference, RunMemory, Value
 from engine_cpu.segments.stacking import Stack
 
 _ENDLESS: Final = (1 << 63) - 1
@@ -56,6 +56,9 @@ class RepetitionSegment(NodeSegment):
     def reads(self) -> list[Output]:
         """The values that the segment reads: the node's inputs, and those that the body captures."""
         return self._reads
+
+    def memory(self) -> RunMemory:
+        return self._body.memory() if self.native is None else self.native.memory(self.plans)
 
     @property
     def plans(self) -> list[Plan]:

@@ -60,6 +60,37 @@ class PlanForm:
     largest_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class RunMemory:
+    """The bytes that one run takes, and keeps for later ones.
+
+    Attributes:
+        arena: the arenas of plans.
+        scratch: the memory of kernels' workers, and values outside the arenas.
+        unknown: the operations whose results have sizes that only an inference knows.
+    """
+
+    arena: int = 0
+    scratch: int = 0
+    unknown: tuple[str, ...] = ()
+
+    @classmethod
+    def of_plans(cls, plans: Sequence[Plan], threads: int) -> RunMemory:
+        """The memory of plans that each have a context."""
+        return cls(sum(plan.arena_bytes for plan in plans), sum(plan.all_scratch_bytes(threads) for plan in plans))
+
+    @classmethod
+    def in_turns(cls, plans: Sequence[Plan], threads: int) -> RunMemory:
+        """The memory of plans whose contexts share it."""
+        return cls(
+            max((plan.arena_bytes for plan in plans), default=0),
+            max((plan.all_scratch_bytes(threads) for plan in plans), default=0),
+        )
+
+    def __add__(self, other: RunMemory) -> RunMemory:
+        return RunMemory(self.arena + other.arena, self.scratch + other.scratch, self.unknown + other.unknown)
+
+
 class Segment(ABC):
     """Compiled nodes that run together; a program runs its segments in turn.
 
@@ -98,6 +129,10 @@ class Segment(ABC):
     def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int] | None:
         """Add it to a routine; returns the values that it writes, or None if it does not run without Python."""
         return None
+
+    def memory(self) -> RunMemory:
+        """What a run takes, without the outputs."""
+        return RunMemory()
 
     @property
     def plans(self) -> list[Plan]:

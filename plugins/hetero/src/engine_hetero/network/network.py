@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from engine.ir.sizes import known_bytes
 from engine.plugin_api import (
     BlobManifest,
     BlobReader,
@@ -12,11 +13,13 @@ from engine.plugin_api import (
     Config,
     ExecutableNetwork,
     Executor,
+    MemoryForecast,
     Model,
     Pipeline,
     Plugin,
     SyncInferRequest,
     ThreadExecutor,
+    UnsupportedError,
     shared_executor,
 )
 from engine.properties import DEVICE_ID, EXCLUSIVE_ASYNC_REQUESTS, OPTIMAL_NUMBER_OF_INFER_REQUESTS
@@ -136,6 +139,28 @@ class HeteroNetwork(ExecutableNetwork):
         for network in self.dataflow.networks:
             total.update(network.memory_statistics())
         return dict(total)
+
+    def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+        """The sum of the networks of the subgraphs, whose inputs are the network's or outputs of other subgraphs.
+
+        Raises `UnsupportedError` if a subgraph has inputs of unknown lengths: what reaches it follows from what the
+        other subgraphs compute.
+        """
+        parts = {}
+        for number, network in enumerate(self.dataflow.networks):
+            known = [known_bytes(port.type) for port in (*network.inputs, *network.outputs)]
+            if None in known:
+                device = self.dataflow.wiring.parts[number].device
+                raise UnsupportedError(
+                    f"{self.name}: the memory of subgraph {number} on {device} is not known, since only an inference "
+                    "knows the lengths of its values; give the model's inputs known shapes before it is compiled"
+                )
+            parts[f"part{number}"] = network.memory_forecast()
+        own = [sum(known_bytes(port.type) or 0 for port in ports) for ports in (self.inputs, self.outputs)]
+        inputs, outputs = own
+        passed = max(0, sum(part.outputs for part in parts.values()) - outputs)
+        states = sum(known_bytes(state.after.type) or 0 for state in self.signature.states)
+        return MemoryForecast.of_parts(parts, inputs=inputs, outputs=outputs, states=states, passed=passed)
 
     def release_caches(self) -> None:
         """Have the networks of the subgraphs release their memory."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from engine.errors import DeviceError, OutOfMemoryError
+from engine.errors import DeviceError, OutOfMemoryError, UnsupportedError
 from engine.lowering import PlanCache, Shapes, shapes_of
 from engine.plugin_api import RemoteTensor
 from engine.runtime.lifecycle import ForkSafeLock
@@ -18,6 +19,7 @@ from engine_opencl.devices.device import OpenclDevice, require_first_process
 from engine_opencl.devices.forks import keep_after_fork
 from engine_opencl.execution.context import Context
 from engine_opencl.lowering import OpenclGraph
+from engine_opencl.memory import planned_bytes
 from engine_opencl.memory.weights import Weights
 from engine_opencl.plan import LaunchPlan
 from engine_opencl.programs.bundles import bundled
@@ -30,6 +32,17 @@ _log = logging.getLogger("engine.opencl")
 
 _Key: TypeAlias = "tuple[Shapes, tuple[bytes, ...]]"
 """The shapes of the inputs, and the bytes of the bound ones."""
+
+
+class PlannedMemory(NamedTuple):
+    """The bytes of the weights that plans have on the device, of one inference there, of its staging memory on the
+    host, and of each output.
+    """
+
+    weights: int
+    arena: int
+    staged: int
+    results: tuple[int, ...]
 
 
 class ContextPool:
@@ -97,7 +110,31 @@ class ContextPool:
         built = {source: program for plan in self.plans.plans() for source, program in plan.programs.items()}
         return self._programs.binaries(built)
 
+    def forecast(self, shapes: Shapes) -> PlannedMemory:
+        """The memory of inferences with inputs of these shapes.
+
+        Raises `InputError`, and `UnsupportedError` if plans depend on values of inputs.
+        """
+        if self._prepared.bound:
+            raise UnsupportedError(
+                f"OPENCL: the memory of `{self._prepared.graph.name}` is not known before an inference, since its "
+                "kernels depend on values of inputs"
+            )
+        plan = self.plans.cached((shapes, ())) or self._planned((shapes, ()))
+        arena, staged = planned_bytes(self._device, plan)
+        results = [
+            math.prod(shape) * result.input_value(0).element_type.numpy.itemsize
+            for shape, result in zip(plan.shapes, self._prepared.graph.results, strict=True)
+        ]
+        return PlannedMemory(self._weights.nbytes(plan.weights), arena, staged, tuple(results))
+
     def _made(self, key: _Key) -> LaunchPlan:
+        plan = self._planned(key)
+        _log.info("OPENCL: network `%s`: %s", self._prepared.graph.name, plan.summary())
+        return self._built(plan)
+
+    def _planned(self, key: _Key) -> LaunchPlan:
+        """The plan without its programs."""
         shapes, bound = key
         values = {}
         for number, data in zip(self._prepared.bound, bound, strict=True):
@@ -107,9 +144,7 @@ class ContextPool:
         if self._is_accurate:
             facts = replace(facts, is_accurate=True, has_half_products=False)
         with self._prepared.compilation():
-            plan = build_plan(self._prepared.at(shapes, values=values), facts, self._tuner)
-        _log.info("OPENCL: network `%s`: %s", self._prepared.graph.name, plan.summary())
-        return self._built(plan)
+            return build_plan(self._prepared.at(shapes, values=values), facts, self._tuner)
 
     def _built(self, plan: LaunchPlan) -> LaunchPlan:
         """The plan with its programs, each of several kernels if that works."""

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.memory.arena import Arena
@@ -18,7 +18,7 @@ from engine_opencl.memory.shared import SharedArena
 from engine_opencl.memory.staged import StagedArena
 from engine_opencl.plan import LaunchPlan
 
-__all__ = ["Arena", "MappedArena", "SharedArena", "StagedArena", "new_arena"]
+__all__ = ["Arena", "MappedArena", "SharedArena", "StagedArena", "new_arena", "planned_bytes"]
 
 
 def new_arena(device: OpenclDevice, plan: LaunchPlan, queue: Any, *, profiling: bool) -> Arena:
@@ -26,5 +26,12 @@ def new_arena(device: OpenclDevice, plan: LaunchPlan, queue: Any, *, profiling: 
 
     Raises `OutOfMemoryError` with the size, and errors of pyopencl.
     """
-    kinds: dict[str, type[Arena]] = {"shared": SharedArena, "mapped": MappedArena, "staged": StagedArena}
-    return kinds[device.memory_kind](device, plan, queue, profiling=profiling)
+    return _KINDS[device.memory_kind](device, plan, queue, profiling=profiling)
+
+
+def planned_bytes(device: OpenclDevice, plan: LaunchPlan) -> tuple[int, int]:
+    """The bytes that an arena for a plan has on the device, and of staging memory on the host."""
+    return _KINDS[device.memory_kind].planned_bytes(plan, device.facts.alignment)
+
+
+_KINDS: Final[dict[str, type[Arena]]] = {"shared": SharedArena, "mapped": MappedArena, "staged": StagedArena}

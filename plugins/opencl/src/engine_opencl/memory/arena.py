@@ -41,6 +41,11 @@ class Arena(ABC):
         self._memory: Any = None
         self._allocate(plan)
 
+    @classmethod
+    def planned_bytes(cls, plan: LaunchPlan, alignment: int) -> tuple[int, int]:
+        """The bytes that it has on the device, and of staging memory on the host."""
+        return max(plan.arena_bytes, 1), 0
+
     def part(self, buffer: Buffer) -> Any:
         """The device memory of a value, which may be larger than the value."""
         if buffer not in self._parts:

@@ -74,15 +74,19 @@ class StagedArena(Arena):
 
     def __init__(self, device: OpenclDevice, plan: LaunchPlan, queue: Any, *, profiling: bool) -> None:
         super().__init__(device, plan, queue, profiling=profiling)
-        inputs = _distinct(plan.inputs)
-        # An output may be an input in another shape, which is transferred with the input.
-        sizes = {("in", b): b.byte_size for b in inputs} | {("out", b): b.byte_size for b in plan.fetched}
+        sizes = _staged_sizes(plan)
         self._staging: list[Staging] = []
         self._views: dict[tuple[str, Buffer], NDArray[np.uint8]] = {}
         for group in _groups(sizes, device.facts.largest_buffer):
             self._staging.append(staging := Staging(device, queue, group))
             self._views |= {key: staging.view(key) for key in group}
         self._fetched: dict[Buffer, list[Any]] = {}
+
+    @classmethod
+    def planned_bytes(cls, plan: LaunchPlan, alignment: int) -> tuple[int, int]:
+        """The slots, and the staging memory of all inputs and outputs."""
+        staged = sum(-(-nbytes // alignment) * alignment for nbytes in _staged_sizes(plan).values())
+        return sum(slots_of(plan.values)[1]), staged
 
     def _allocate(self, plan: LaunchPlan) -> None:
         slots, sizes = slots_of(plan.values)
@@ -151,6 +155,11 @@ def _groups(sizes: Mapping[Any, int], most: int) -> list[dict[Any, int]]:
         groups[-1][key] = nbytes
         total += taken
     return groups
+
+
+def _staged_sizes(plan: LaunchPlan) -> dict[tuple[str, Buffer], int]:
+    """The bytes of each transfer. An output may be an input in another shape, which is transferred with the input."""
+    return {("in", b): b.byte_size for b in _distinct(plan.inputs)} | {("out", b): b.byte_size for b in plan.fetched}
 
 
 def _distinct(values: Iterable[Any]) -> list[Buffer]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,13 @@ class Weights:
                 with Allocation(self._device, host.nbytes, "a constant"):
                     self._buffers[name] = cl.Buffer(self._device.context, flags, hostbuf=np.ascontiguousarray(host))
             return self._buffers[name]
+
+    def nbytes(self, more: Mapping[Hashable, Callable[[], NDArray[Any]]]) -> int:
+        """The bytes of all buffers, and of those of `more` that are not uploaded yet."""
+        with self._lock:
+            known = sum(int(buffer.size) for buffer in self._buffers.values())
+            missing = [make for name, make in more.items() if name not in self._buffers]
+        return known + sum(max(make().nbytes, 1) for make in missing)
 
     def keep(self, names: Collection[Hashable]) -> None:
         """Release all other buffers, once the contexts that use them are freed."""
