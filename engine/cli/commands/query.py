@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.cli.memory_table import print_forecast
 from engine.cli.options import (
     UsageError,
     add_config,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from engine.core import Core
     from engine.core.what_if import QuerySummary
     from engine.ir import Model
-    from engine.plugin_api import QueryResult
+    from engine.plugin_api import ExecutableNetwork, MemoryForecast, QueryResult
 
 SUMMARY = "show which nodes of a model a device supports, and how a multi-device plugin places them"
 DESCRIPTION = """\
@@ -44,6 +45,10 @@ A device that runs on others, such as HETERO:OPENCL,CPU, also reports how it wou
 the subgraphs with their operators, the bytes transferred between them and their predicted times, the lower bound on
 their number, the nodes that each device refused and why, and the subgraphs that cost more than they gain.
 
+`--memory` compiles the model and prints the memory that inferences will take, on each device: nothing is inferred.
+`peak` is what the network takes at most with `streams` inferences at one time; compiling may take more for a while. For
+a model whose inputs have unknown lengths, `--shape` states them.
+
 `--what-if` queries again with changes: another device, config keys, or passes that do not run. The counts of each query
 and the nodes that would run differently are printed.
 """
@@ -56,6 +61,7 @@ engine query model.onnx -d HETERO:OPENCL,CPU --why -c PLACEMENT=measured  # the 
 engine query model.onnx -d HETERO:OPENCL,CPU --picture placement.html  # a picture of it
 engine query model.onnx -d TEMPLATE --shape x=8,3,224,224              # for inputs of this shape
 engine query model.onnx -d HETERO:OPENCL,CPU --what-if HETERO:CPU,OPENCL  # with other priorities
+engine query model.onnx -d CPU --memory -c NUM_STREAMS=4               # the memory of 4 inferences at one time
 engine query model.onnx -d CPU --what-if INFERENCE_PRECISION_HINT=f32 --what-if without:GeluFusion  # two other queries
 """
 _WITHOUT = "without:"
@@ -78,6 +84,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "placed, and which lengths one plan serves",
     )
     parser.add_argument("--nodes", action="store_true", help="list every node, and with --why everything about each")
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="compile the model, and print the bytes that inferences will take: weights, results, inputs and outputs",
+    )
+    parser.add_argument(
+        "--past",
+        metavar="LENGTH",
+        type=length,
+        help="with --memory: the length of the model's variables before the inference, as of past tokens; by default 0",
+    )
     parser.add_argument(
         "--picture",
         metavar="FILE",
@@ -121,11 +138,20 @@ def changes(text: str) -> Changes:
     )
 
 
+def length(text: str) -> int:
+    """Parse a number, 0 or more."""
+    if not text.isascii() or not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number, 0 or more; got {text!r}")
+    return int(text)
+
+
 def run(args: argparse.Namespace) -> int:
     from engine.cli.networks import make_core, parse_config, read_shaped, require_device
 
     if args.picture is not None:
         _require_picture(args.picture)
+    if args.past is not None and not args.memory:
+        raise UsageError("--past is the length of variables for --memory; add --memory")
     core = make_core(args)
     device = require_device(core, args)
     config = parse_config(core, device, args.config)
@@ -134,6 +160,7 @@ def run(args: argparse.Namespace) -> int:
     is_drawn = args.picture is not None and _draw(model, answer, args.picture, device)
     nodes = _nodes(model, answer)
     lengths = _lengths(core, model, device, config) if args.why and answer.is_supported else ()
+    memory = _memory(core, model, device, config, args) if args.memory and answer.is_supported else None
     others, failures = _all_changed(core, args, device)
     if args.json:
         report = {"device": device, "supported": answer.is_supported, "nodes": nodes, "atoms": _atoms(answer)}
@@ -141,6 +168,8 @@ def run(args: argparse.Namespace) -> int:
             report["placement"] = answer.placement.to_json()
         if args.why:
             report["lengths"] = list(lengths)
+        if memory is not None:
+            report["memory"] = memory[1].to_json()
         if others:
             report["what_if"] = [_as_json(each.text, (device, answer), other) for each, other in others]
         if failures:
@@ -150,6 +179,9 @@ def run(args: argparse.Namespace) -> int:
         _print(model, nodes, answer, args)
         for line in lengths:
             say(f"length: {line}")
+        if memory is not None:
+            say()
+            print_forecast(*memory)
         if others:
             _print_others((device, answer), others, is_complete=args.nodes)
         if is_drawn:
@@ -159,6 +191,19 @@ def run(args: argparse.Namespace) -> int:
     if failures:
         return _WRONG_CHANGE
     return 0 if answer.is_supported else 1
+
+
+def _memory(
+    core: Core, model: Model, device: str, config: Mapping[str, Any], args: argparse.Namespace
+) -> tuple[ExecutableNetwork, MemoryForecast]:
+    """The compiled model, and its memory."""
+    from engine.ir import TensorType
+
+    network = core.compile_model(model, device, config)
+    for port in network.inputs:
+        if not isinstance(port.type, TensorType) or not port.type.shape.is_static:
+            raise UsageError(f"--memory: the lengths of input `{port.name}` ({port.type}) are not known; give --shape")
+    return network, network.memory_forecast(past=args.past or 0)
 
 
 def _all_changed(
