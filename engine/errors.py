@@ -223,6 +223,18 @@ class OutOfMemoryError(EngineError, MemoryError):
     """Memory for a model or a plan cannot be allocated."""
 
 
+class MemoryBudgetError(OutOfMemoryError):
+    """A network does not fit into the MEMORY_BUDGET of its device; the message says what would.
+
+    Attributes:
+        needed: the bytes that it takes; 0 if they are not known.
+    """
+
+    def __init__(self, *args: object, needed: int = 0) -> None:
+        super().__init__(*args)
+        self.needed = needed
+
+
 class EngineWarning(RuntimeWarning):
     """Something that a user should know and that is not an error: where a network runs slowly, or not as asked for.
 

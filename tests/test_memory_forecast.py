@@ -66,7 +66,9 @@ def test_weights_and_arena_are_those_of_the_native_core(
     # Beside what plans read, a network has small constants of its graph and weights in another form.
     assert joined_bytes(read) <= forecast.weights <= joined_bytes(read) + small + packed
     assert forecast.weights >= packed
-    assert forecast.peak == forecast.weights + forecast.arena + forecast.scratch + forecast.inputs + forecast.outputs
+    assert forecast.mapped == sum(end - start for plan in plans for start, end in set(plan.constants.mapped))
+    own = forecast.weights - forecast.mapped
+    assert forecast.peak == own + forecast.arena + forecast.scratch + forecast.inputs + forecast.outputs
 
 
 def linear(rows: Any = "N", width: int = 96, depth: int = 3) -> onnx.ModelProto:
@@ -190,7 +192,7 @@ def test_invalid_forecast_of_a_plugin_is_its_error(core: Core, monkeypatch: pyte
     for wrong, message in (
         ({"weights": 1}, "MemoryForecast"),
         (MemoryForecast.of(weights=-1, arena=0), "weights -1"),
-        (MemoryForecast(right.weights, right.arena, 0, 0, 0, 0, 1, 0), "peak 0"),
+        (MemoryForecast(right.weights, 0, right.arena, 0, 0, 0, 0, 1, 0), "peak 0"),
         (MemoryForecast.of(weights=1, arena=1, streams=0), "streams 0"),
     ):
         monkeypatch.setattr(type(network), "forecast_memory", lambda self, shapes, wrong=wrong: wrong)

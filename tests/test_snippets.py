@@ -156,6 +156,7 @@ RUN = {
     "docs/transformations.md": Document(38),
     "docs/debugging.md": Document(10),
     "docs/low-precision.md": Document(4, 2, prepare=calibrated),
+    "docs/memory.md": Document(4, prepare=open_batch),
     "docs/models.md": Document(2, 1, prepare=model_and_weights),
     "docs/published-models.md": Document(0, 1),
     "docs/exporters.md": Document(0, 1),

@@ -26,6 +26,7 @@ from engine.properties import (
     DEVICE_PRIORITIES,
     DEVICE_PROPERTIES,
     EXECUTOR_PROPERTIES,
+    MEMORY_BUDGET,
     METRIC,
     NETWORK_METRICS,
     PropertySet,
@@ -132,6 +133,7 @@ def properties_reference() -> str:
     sections = {
         "Config keys of every device": PropertySet(*own),
         "Config keys of the executors, on which requests run": EXECUTOR_PROPERTIES,
+        "Config keys of devices with memory of a known size": PropertySet(MEMORY_BUDGET),
         "Config keys of devices that run on others": PropertySet(DEVICE_PRIORITIES, DEVICE_CONFIGS),
         "Config keys of the core only": PropertySet(*core_only).of(CONFIG),
         "Metrics of every device": DEVICE_PROPERTIES.of(METRIC),

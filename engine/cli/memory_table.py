@@ -11,7 +11,7 @@ from engine.drawing.table import byte_count
 if TYPE_CHECKING:
     from engine.plugin_api import ExecutableNetwork, MemoryForecast
 
-_SIZES: Final = ("weights", "arena", "scratch", "states", "inputs", "outputs", "peak")
+_SIZES: Final = ("weights", "mapped", "arena", "scratch", "states", "inputs", "outputs", "peak")
 
 
 def print_forecast(network: ExecutableNetwork, forecast: MemoryForecast) -> None:

@@ -13,7 +13,15 @@ from engine.hosting import API_VERSION, not_initialised, plugin_errors, wrong_re
 from engine.hosting.api_changes import outdated_hooks
 from engine.limits import Limits, compilation
 from engine.plugin_api import ExecutableNetwork, Plugin, RemoteContext
-from engine.properties import DEVICE_ID, MAX_FOLDED_BYTES, MAX_FOLDED_WORK, MAX_TENSOR_BYTES, Config
+from engine.properties import (
+    DEVICE_ID,
+    MAX_FOLDED_BYTES,
+    MAX_FOLDED_WORK,
+    MAX_TENSOR_BYTES,
+    MEMORY_BUDGET,
+    NO_LIMIT,
+    Config,
+)
 from engine.runtime.lifecycle import lifecycle
 
 if TYPE_CHECKING:
@@ -32,7 +40,9 @@ def compile_network(
             network = plugin.compile_model(model, merged)
         else:
             network = plugin.compile_in_context(model, merged, context)
-    return _checked_network(plugin, network, "compile_model" if context is None else "compile_in_context", context)
+    made = _checked_network(plugin, network, "compile_model" if context is None else "compile_in_context", context)
+    _require_budget(made, merged, model)
+    return made
 
 
 def import_network(
@@ -51,7 +61,9 @@ def import_network(
             network = plugin.import_network(blob, merged)
         else:
             network = plugin.import_in_context(blob, merged, context)
-    return _checked_network(plugin, network, "import_network" if context is None else "import_in_context", context)
+    made = _checked_network(plugin, network, "import_network" if context is None else "import_in_context", context)
+    _require_budget(made, merged)
+    return made
 
 
 def create_context(
@@ -111,6 +123,14 @@ def _limited(config: Config, model: Model | None = None) -> AbstractContextManag
     from engine.ir import stored_bytes
 
     return compilation(limits, lambda: stored_bytes(model))
+
+
+def _require_budget(network: ExecutableNetwork, config: Config, model: Model | None = None) -> None:
+    """Raise `MemoryBudgetError` if the network takes more than MEMORY_BUDGET, where the device has this key."""
+    if MEMORY_BUDGET.name in config and config[MEMORY_BUDGET] < NO_LIMIT:
+        from engine.hosting.budget import require_budget
+
+        require_budget(network, model)
 
 
 def _checked_network(plugin: Plugin, network: object, method: str, context: RemoteContext | None) -> ExecutableNetwork:

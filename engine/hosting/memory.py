@@ -9,7 +9,7 @@ from typing import Any, Final
 from engine.errors import PluginContractError
 from engine.startup import dataclass
 
-_SIZES: Final = ("weights", "arena", "scratch", "states", "inputs", "outputs", "peak")
+_SIZES: Final = ("weights", "mapped", "arena", "scratch", "states", "inputs", "outputs", "peak")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,8 @@ class MemoryForecast:
     Attributes:
         weights: constants, in the forms in which the device keeps them; all requests share them. Bytes that several
             constants share count once.
+        mapped: the part of the weights that is in a mapped file. The system has in memory what was read lately, and
+            drops it if other memory is needed.
         arena: intermediate results of one inference, which the device keeps for later ones.
         scratch: what one inference needs beside it: the working memory of kernels, values that pass from one plan to
             another.
@@ -26,12 +28,13 @@ class MemoryForecast:
         inputs: the tensors of the inputs of one inference, on the host.
         outputs: the results of one inference, on the host.
         streams: how many inferences run at one time.
-        peak: the most memory at one time, with `streams` inferences.
+        peak: the most memory at one time, with `streams` inferences, without what is mapped.
         parts: the networks on which it runs, as of `ExecutableNetwork.parts`; the sums above include them.
         unknown: the operations whose results have sizes that only an inference knows. They are not counted.
     """
 
     weights: int
+    mapped: int
     arena: int
     scratch: int
     states: int
@@ -48,6 +51,7 @@ class MemoryForecast:
         *,
         weights: int,
         arena: int,
+        mapped: int = 0,
         scratch: int = 0,
         states: int = 0,
         inputs: int = 0,
@@ -56,8 +60,8 @@ class MemoryForecast:
         unknown: tuple[str, ...] = (),
     ) -> MemoryForecast:
         """The forecast of a network that runs on no other one: each stream has everything but the weights."""
-        peak = weights + streams * (arena + scratch + states + inputs + outputs)
-        return cls(weights, arena, scratch, states, inputs, outputs, streams, peak, {}, unknown)
+        peak = weights - mapped + streams * (arena + scratch + states + inputs + outputs)
+        return cls(weights, mapped, arena, scratch, states, inputs, outputs, streams, peak, {}, unknown)
 
     @classmethod
     def of_parts(
@@ -68,28 +72,27 @@ class MemoryForecast:
         outputs: int,
         states: int = 0,
         passed: int = 0,
-        weights: int | None = None,
     ) -> MemoryForecast:
         """The forecast of a network that runs on others, which all exist at one time.
 
         Args:
             inputs, outputs, states: its own, of one inference.
             passed: the values that one inference keeps on the host beside them, such as those between parts.
-            weights: of all parts, if some share them; otherwise the sum.
         """
         all_parts = list(parts.values())
         streams = max((part.streams for part in all_parts), default=1)
-        weights = sum(part.weights for part in all_parts) if weights is None else weights
+        weights, mapped = (sum(part.weights for part in all_parts), sum(part.mapped for part in all_parts))
         running = sum(part.streams * (part.arena + part.scratch + part.states) for part in all_parts)
         return cls(
             weights,
+            mapped,
             sum(part.arena for part in all_parts),
             sum(part.scratch for part in all_parts) + passed,
             sum(part.states for part in all_parts) + states,
             inputs,
             outputs,
             streams,
-            weights + running + streams * (inputs + outputs + states + passed),
+            weights - mapped + running + streams * (inputs + outputs + states + passed),
             dict(parts),
             tuple(dict.fromkeys(name for part in all_parts for name in part.unknown)),
         )
@@ -107,10 +110,13 @@ class MemoryForecast:
         wrong = [name for name in _SIZES if type(getattr(self, name)) is not int or getattr(self, name) < 0]
         if not wrong and (type(self.streams) is not int or self.streams < 1):
             wrong = ["streams"]
-        if not wrong and self.peak < self.weights + self.arena:
+        if not wrong and self.mapped > self.weights:
+            wrong = ["mapped"]
+        if not wrong and self.peak < self.weights - self.mapped + self.arena:
             wrong = ["peak"]
         if wrong:
             raise PluginContractError(
                 f"plugin {device}: forecast_memory must return sizes in bytes, 0 or more, at least one stream, and a "
-                f"peak of at least `weights` and `arena`; got {wrong[0]} {getattr(self, wrong[0])!r:.40}"
+                f"peak of at least `weights`, less `mapped`, and `arena`; got "
+                f"{wrong[0]} {getattr(self, wrong[0])!r:.40}"
             )

@@ -22,8 +22,8 @@ from engine.errors import PropertyError
 from engine.native.cancellation import CancelFlag
 from engine.native.extension import _core
 from engine.native.family import FamilyRunner, Number, PlanFamily, Varying, VaryingAttribute
-from engine.native.memory import WeightMemory, empty_aligned, empty_huge
-from engine.native.plan import ArenaUsage, Plan, Span, StepInfo, span_of
+from engine.native.memory import WeightMemory, empty_aligned, empty_huge, return_free_memory
+from engine.native.plan import ArenaUsage, ConstantSpans, Plan, Span, StepInfo, span_of
 from engine.native.routine import (
     NO_VALUE,
     Repetition,
@@ -49,13 +49,13 @@ else:
 
 
 __all__ = [
-    "NO_VALUE", "Attribute", "CancelFlag", "Context", "CpuFeatures", "FamilyRunner", "KernelLibrary", "LibraryKernel",
-    "Number", "Packing", "Plan", "PlanBuilder", "PlanFamily", "PlanRunner", "PointwiseFunction", "ProductRates",
-    "Repetition", "RepetitionRun", "RepetitionRunner", "Routine", "RoutineBuilder", "SequenceAxis", "Span", "StepInfo",
-    "Varying", "VaryingAttribute", "built_isas", "codes", "cores", "cpu_features", "default_isa", "empty_aligned",
-    "empty_huge", "features", "has_feature", "isas_within", "kernel_isas", "kernels", "lay_out_arena",
-    "left_out_kernels", "load_kernel_library", "pack", "pointwise_functions", "product_rates", "run_kernel",
-    "run_packings", "span_of", "started_threads",
+    "NO_VALUE", "Attribute", "CancelFlag", "ConstantSpans", "Context", "CpuFeatures", "FamilyRunner", "KernelLibrary",
+    "LibraryKernel", "Number", "Packing", "Plan", "PlanBuilder", "PlanFamily", "PlanRunner", "PointwiseFunction",
+    "ProductRates", "Repetition", "RepetitionRun", "RepetitionRunner", "Routine", "RoutineBuilder", "SequenceAxis",
+    "Span", "StepInfo", "Varying", "VaryingAttribute", "built_isas", "codes", "cores", "cpu_features", "default_isa",
+    "empty_aligned", "empty_huge", "features", "has_feature", "isas_within", "kernel_isas", "kernels", "lay_out_arena",
+    "left_out_kernels", "load_kernel_library", "pack", "pointwise_functions", "product_rates", "return_free_memory",
+    "run_kernel", "run_packings", "span_of", "started_threads",
 ]  # fmt: skip
 
 Form: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"
@@ -236,7 +236,7 @@ class PlanBuilder:
     def __init__(self, *, isa: str | None = None) -> None:
         self._builder = _core.PlanBuilder(isa or "")
         self._usage = ArenaUsage()
-        self._spans: list[Span] = []
+        self._spans = ConstantSpans()
 
     def add_input(self, nbytes: int, alignment: int = 1) -> int:
         """Add memory that each run binds, with addresses aligned to `alignment`, and that steps only read."""
@@ -259,7 +259,7 @@ class PlanBuilder:
     def add_constant(self, array: Array) -> int:
         """Add an array that steps read in place and that plans may share. It must not change afterwards."""
         constant = self._builder.add_constant(array)
-        self._spans.append(span_of(array))
+        self._spans.add(array)
         return constant
 
     def add_view(self, of: int, offset: int, nbytes: int) -> int:
@@ -288,7 +288,7 @@ class PlanBuilder:
     def build(self) -> Plan:
         """Lay out the arena and return the plan; the builder is empty afterwards."""
         usage, self._usage = self._usage, ArenaUsage()
-        spans, self._spans = self._spans, []
+        spans, self._spans = self._spans, ConstantSpans()
         return Plan(self._builder.build(), usage, spans)
 
 

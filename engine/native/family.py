@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.native.cancellation import CancelFlag
 from engine.native.extension import _core
-from engine.native.plan import Plan, Span, span_of
+from engine.native.plan import ConstantSpans, Plan
 from engine.startup import dataclass
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class PlanFamily:
 
     def __init__(self, most: Sequence[int], *, isa: str | None = None) -> None:
         self._family = _core.PlanFamily(most, isa or "")
-        self._spans: list[Span] = []
+        self._spans = ConstantSpans()
 
     def add_input(self, nbytes: Number, alignment: int = 1) -> int:
         """As `PlanBuilder.add_input`, with a size that may vary."""
@@ -80,7 +80,7 @@ class PlanFamily:
     def add_constant(self, array: Array, nbytes: Number) -> int:
         """Add the first `nbytes` of an array; see `PlanBuilder.add_constant`."""
         constant = self._family.add_constant(array, _native(nbytes))
-        self._spans.append(span_of(array))
+        self._spans.add(array)
         return constant
 
     def add_view(self, of: int, offset: Number, nbytes: Number) -> int:

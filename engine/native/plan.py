@@ -7,6 +7,7 @@ from dataclasses import field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from engine.ir.mapped import is_mapped
 from engine.startup import dataclass
 
 if TYPE_CHECKING:
@@ -23,6 +24,23 @@ def span_of(array: np.ndarray[Any, Any]) -> Span:
     """The addresses of a contiguous array."""
     start = int(array.__array_interface__["data"][0])
     return start, start + array.nbytes
+
+
+@dataclass(slots=True)
+class ConstantSpans:
+    """Where constants are: those in the process's own memory, and those in mapped files."""
+
+    own: list[Span] = field(default_factory=list)
+    mapped: list[Span] = field(default_factory=list)
+
+    def add(self, array: np.ndarray[Any, Any]) -> None:
+        """Add the addresses of a contiguous array."""
+        (self.mapped if is_mapped(array) else self.own).append(span_of(array))
+
+    def extend(self, other: ConstantSpans) -> None:
+        """Add the addresses of others."""
+        self.own += other.own
+        self.mapped += other.mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +84,11 @@ class Plan:
 
     __slots__ = ("_live", "_plan", "_usage", "constants")
 
-    def __init__(self, plan: _core.Plan, usage: ArenaUsage | None = None, constants: Sequence[Span] = ()) -> None:
+    def __init__(
+        self, plan: _core.Plan, usage: ArenaUsage | None = None, constants: ConstantSpans | None = None
+    ) -> None:
         self._plan = plan
-        self.constants = tuple(constants)
+        self.constants = constants or ConstantSpans()
         """Where the arrays are that steps read in place."""
         self._usage = usage
         self._live: Sequence[int] | None = None

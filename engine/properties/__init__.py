@@ -28,6 +28,7 @@ from engine.properties.common import (
     MAX_FOLDED_BYTES,
     MAX_FOLDED_WORK,
     MAX_TENSOR_BYTES,
+    MEMORY_BUDGET,
     NETWORK_METRICS,
     NETWORK_NAME,
     NUM_STREAMS,
@@ -41,7 +42,7 @@ from engine.properties.common import (
     VARYING_LENGTHS,
 )
 from engine.properties.config import Config, PropertySet, describe
-from engine.properties.declaration import CONFIG, METRIC, Mutability, Property
+from engine.properties.declaration import CONFIG, METRIC, NO_LIMIT, Mutability, Property
 
 __all__ = [
     "ALLOW_SHARED_CACHE",
@@ -72,9 +73,11 @@ __all__ = [
     "MAX_FOLDED_BYTES",
     "MAX_FOLDED_WORK",
     "MAX_TENSOR_BYTES",
+    "MEMORY_BUDGET",
     "METRIC",
     "NETWORK_METRICS",
     "NETWORK_NAME",
+    "NO_LIMIT",
     "NUM_STREAMS",
     "OPTIMAL_NUMBER_OF_INFER_REQUESTS",
     "OPTIMIZATION_CAPABILITIES",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.limits import Limits
 from engine.properties.config import PropertySet
-from engine.properties.declaration import CONFIG, METRIC, Property
+from engine.properties.declaration import CONFIG, METRIC, NO_LIMIT, Property
 
 # -- metrics of devices and of networks -------------------------------------------------------------------
 
@@ -200,6 +200,18 @@ MAX_TENSOR_BYTES = Property(
     "The largest result in bytes that one operation may produce; a larger one is an error that names the operation. "
     "0: as much as memory is available to the process.",
     minimum=0,
+)
+MEMORY_BUDGET = Property(
+    "MEMORY_BUDGET",
+    int,
+    NO_LIMIT,
+    CONFIG,
+    "How much memory a network may take on the device while it infers, as the peak of its `memory_forecast`. One that "
+    "would take more is an error that says what would fit. HETERO gives a device only the operations that fit. A "
+    "device need not have this key.",
+    minimum=1,
+    is_local=True,
+    is_bytes=True,
 )
 DEVICE_PRIORITIES = Property(
     "DEVICE_PRIORITIES",

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, overload
 
 from engine.errors import PluginContractError, PropertyError
-from engine.properties.declaration import CONFIG, METRIC, Mutability, Property, T, shown
+from engine.properties.declaration import CONFIG, METRIC, NO_LIMIT, Mutability, Property, T, shown
 
 
 class PropertySet:
@@ -201,6 +201,8 @@ def describe(properties: Iterable[Property[Any]]) -> str:
     rows = ["| Name | Allowed | Default | Meaning |", "|---|---|---|---|"]
     for declared in properties:
         default = "" if declared.default is None else f"`{json.dumps(_plain_json(declared.default))}`"
+        if declared.is_bytes and declared.default == NO_LIMIT:
+            default = "no limit"
         meaning = declared.doc.replace("|", "\\|")
         rows.append(f"| `{declared.name}` | {declared.allowed} | {default} | {meaning} |")
     return "\n".join(rows) + "\n"

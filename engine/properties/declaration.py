@@ -6,9 +6,10 @@ import enum
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from engine.errors import PluginContractError, PropertyError
 from engine.startup import dataclass
@@ -23,6 +24,15 @@ _TYPE_NAMES: dict[type, str] = {
     tuple: "tuple of str",
     dict: "mapping",
 }
+NO_LIMIT: Final = 1 << 62
+"""The value of a number of bytes that limits nothing."""
+_UNITS: Final = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)},
+}
+_BYTES: Final = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,6})?) *([a-z]*)", re.IGNORECASE)
 _BOOL_TEXTS = {"true": True, "yes": True, "on": True, "1": True}
 _BOOL_TEXTS |= {"false": False, "no": False, "off": False, "0": False}
 
@@ -48,6 +58,7 @@ class Property(Generic[T]):
     `CONFIG` property needs a `default`; a metric's default is reported unless the device returns a value.
     `choices` limits a `str`, and each element of a `tuple`; `minimum` and `maximum` limit a number.
     `is_file` means that a `str` is the path of a file, or empty, and that the file's content affects compilation.
+    `is_bytes` means that an `int` is a number of bytes, which may be given as text with a unit: "512MiB", "1.5 GB".
     `is_local` means that only the application may state a value: it is not written into blobs, and a blob's value is
     ignored. Set it for what names folders and files or decides on trust; `is_file` implies it.
     Raises `PluginContractError` if the declaration contradicts itself.
@@ -63,6 +74,7 @@ class Property(Generic[T]):
     maximum: float | None = None
     is_file: bool = False
     is_local: bool = False
+    is_bytes: bool = False
 
     def __post_init__(self) -> None:
         if not self.name or self.name != self.name.upper() or not self.name.isidentifier():
@@ -74,6 +86,8 @@ class Property(Generic[T]):
             raise PluginContractError(f"property {self.name}: choices are for str and tuple properties")
         if (self.minimum is not None or self.maximum is not None) and self.type not in (int, float):
             raise PluginContractError(f"property {self.name}: limits are for int and float properties")
+        if self.is_bytes and self.type is not int:
+            raise PluginContractError(f"property {self.name}: only an int property can be a number of bytes")
         if self.is_file and self.type is not str:
             raise PluginContractError(f"property {self.name}: only a str property can be a file's path")
         if not self.doc:
@@ -100,6 +114,9 @@ class Property(Generic[T]):
     @property
     def allowed(self) -> str:
         """The allowed values, in words: "int, at least 0", "one of LATENCY, THROUGHPUT"."""
+        if self.is_bytes:
+            least = "" if self.minimum is None else f", at least {self.minimum}"
+            return f"int of bytes{least}, or text with a unit such as 512MiB or 1.5GB"
         if self.choices is not None:
             listed = ", ".join(self.choices)
             return f"one of {listed}" if self.type is str else f"tuple of any of {listed}"
@@ -135,7 +152,7 @@ class Property(Generic[T]):
             if self.type is bool:
                 value = _BOOL_TEXTS[text.strip().lower()]
             elif self.type in (int, float):
-                value = self.type(text)  # type: ignore[call-arg]
+                value = text if self.is_bytes else self.type(text)  # type: ignore[call-arg]
             elif self.type is tuple:
                 value = tuple(part.strip() for part in text.split(",")) if text.strip() else ()
             elif self.type is dict:
@@ -171,11 +188,23 @@ def _check_bool(declared: Property[Any], value: object) -> bool:
 
 
 def _check_int(declared: Property[Any], value: object) -> int:
+    if declared.is_bytes and isinstance(value, str):
+        value = _bytes_of(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError
     number = int(value)
     _require_within(declared, number)
     return number
+
+
+def _bytes_of(text: str) -> int:
+    """The number of bytes that a text states."""
+    match = _BYTES.fullmatch(text.strip())
+    unit = None if match is None else _UNITS.get(match[2].lower())
+    if match is None or unit is None:
+        raise ValueError("it is not a number of bytes, kB, MB, GB, TB, KiB, MiB, GiB or TiB")
+    number: str = match[1]
+    return int(number) * unit if "." not in number else int(float(number) * unit + 0.5)
 
 
 def _check_float(declared: Property[Any], value: object) -> float:

@@ -31,6 +31,7 @@ class Compilation:
     choices: dict[str, str]
     is_accurate: bool
     rounds_weights: bool
+    saves_memory: bool = False
 
     @property
     def hint(self) -> str:
@@ -53,6 +54,7 @@ class Compilation:
                 dict(read["choices"]),
                 read["is_accurate"],
                 read.get("rounds_weights", False),
+                read.get("saves_memory", False),
             )
             texts = (made.isa, made.precision, *made.choices, *made.choices.values())
             if (
@@ -61,6 +63,7 @@ class Compilation:
                 and isinstance(made.threads, int)
                 and isinstance(made.is_accurate, bool)
                 and isinstance(made.rounds_weights, bool)
+                and isinstance(made.saves_memory, bool)
                 and 1 <= made.threads <= _MAX_THREADS
             ):
                 return made

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from engine.errors import UnsupportedError
 from engine.ir import Constant, MapType, Model, Node, SequenceType, TensorType
-from engine.ir.sizes import joined_bytes
 from engine.ir.walk import all_nodes
 from engine.lowering import GraphNetwork, PreparedGraph, RefusalCause, check_mode, check_precision, read_graph
-from engine.native import Plan, default_isa, span_of
+from engine.native import Plan, default_isa, return_free_memory
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.ops import find_op
 from engine.ops.reference import compile_node
@@ -21,17 +20,17 @@ from engine.properties import (
     EXECUTION_PRECISION,
     EXECUTION_THREADS,
     INSTRUCTION_SET,
+    MEMORY_BUDGET,
+    NO_LIMIT,
     NUM_STREAMS,
     VARYING_LENGTHS,
 )
 from engine_cpu.cache_formats import CACHE_FORMATS
 from engine_cpu.compilation import PACKED, SECTION, Compilation, most_threads_of, requirements_of, threads_of
 from engine_cpu.compiler import Compiler, logger
-from engine_cpu.families import BoundFamily
 from engine_cpu.instruction_sets import needed_isa, why_lower
 from engine_cpu.length_report import describe_lengths
 from engine_cpu.lowering import LOWERINGS, CpuGraph
-from engine_cpu.memory import forecast, held_span, program_spans
 from engine_cpu.precision import is_accurate, precision_of, remark_on
 from engine_cpu.program import Program
 from engine_cpu.programs import Programs
@@ -54,8 +53,10 @@ from engine_cpu.stored_program import WHY_NOT, why_not_stored, write_program
 from engine_cpu.transform import prepare_model
 from engine_cpu.tuning import EFFORTS, CpuTuner
 from engine_cpu.tuning_cache import TuningCache
-from engine_cpu.weights import WeightStore, mark_weights
+from engine_cpu.weights import WeightLimit, WeightStore, mark_weights
 
+_LARGE = 32 << 20
+"""The bytes of weights from which on freed memory is returned after compiling."""
 _NAMED = 3
 """How many nodes a message names."""
 
@@ -69,8 +70,33 @@ class CpuNetwork(GraphNetwork):
     )  # fmt: skip
 
     @classmethod
-    def compiled(cls, plugin: Plugin, config: Config, model: Model) -> CpuNetwork:
-        """Compile `model`: prepare its graph, measure candidates as COMPILE_EFFORT says, and build the program."""
+    def compiled(cls, plugin: Plugin, config: Config, model: Model, stated: Config) -> CpuNetwork:
+        """Compile `model` within its memory budget.
+
+        `stated`: the configuration without the number of streams that follows from a hint.
+        """
+
+        def compile_with(config: Config, *, is_direct: bool = False, limit: WeightLimit | None = None) -> CpuNetwork:
+            return cls._compiled(plugin, config, model, is_direct, limit)
+
+        if config[MEMORY_BUDGET] < NO_LIMIT:
+            from engine_cpu.saving import within_budget  # few networks have a budget
+
+            network = within_budget(config, stated, compile_with)
+        else:
+            network = compile_with(config)
+        if network.weights.nbytes >= _LARGE:
+            return_free_memory()  # constants were folded and packed, many of them a few MB
+        return network
+
+    @classmethod
+    def _compiled(
+        cls, plugin: Plugin, config: Config, model: Model, is_direct: bool, limit: WeightLimit | None
+    ) -> CpuNetwork:
+        """Prepare the graph, measure candidates as COMPILE_EFFORT says, and build the program.
+
+        `is_direct`: convolutions do not use Winograd's algorithm. `limit`: of packed weights.
+        """
         network = cls(plugin, config, model)
         accurate = is_accurate(config)
         precision = precision_of(config, default_isa())
@@ -83,10 +109,19 @@ class CpuNetwork(GraphNetwork):
             constant.release()  # pages of the mapped file that the passes have read
         # With effort "none", a network does not depend on earlier measurements.
         effort, folder = EFFORTS[config[COMPILE_EFFORT]], config[CACHE_DIR]
+        if limit is not None and limit.counts_on:
+            effort = EFFORTS["none"]  # the weights may have no content
         cache = TuningCache(folder, is_shared=config[ALLOW_SHARED_CACHE]) if folder and effort.seconds else None
         threads = threads_of(config)
-        weights = WeightStore(needed_isa(prepared.graph, precision, default_isa()))
-        tuner = CpuTuner(threads, effort.inferences, budget=effort.seconds, cache=cache, is_accurate=accurate)
+        weights = WeightStore(needed_isa(prepared.graph, precision, default_isa()), limit=limit)
+        tuner = CpuTuner(
+            threads,
+            effort.inferences,
+            budget=effort.seconds,
+            cache=cache,
+            is_accurate=accurate,
+            saves_memory=is_direct,
+        )
         network._load(prepared, weights, tuner, precision, rounds_weights=rounds_weights)
         if cache is not None:
             cache.save()
@@ -108,7 +143,9 @@ class CpuNetwork(GraphNetwork):
         weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
         # Kernels and weight formats depend on the number of threads that the network was compiled for.
         prepared = PreparedGraph.of(graph, LOWERINGS)
-        tuner = CpuTuner(made.threads, choices=made.choices, is_accurate=made.is_accurate)
+        tuner = CpuTuner(
+            made.threads, choices=made.choices, is_accurate=made.is_accurate, saves_memory=made.saves_memory
+        )
         network._load(prepared, weights, tuner, made.precision, rounds_weights=made.rounds_weights)
         return network
 
@@ -141,6 +178,13 @@ class CpuNetwork(GraphNetwork):
         self.packed_ahead = frozenset() if self.is_static else self._pack_ahead(prepared)
         self.program: Program | None = compiler.program(prepared, keeps_calls=True) if self.is_static else None
         self.programs: Programs | None = None if self.is_static else compiler.programs(prepared)
+        budget = self.config[MEMORY_BUDGET]
+        if self.programs is not None and budget < NO_LIMIT:
+            from engine_cpu.saving import BudgetCheck
+
+            self.programs.budget = BudgetCheck(
+                f"`{self.name}`", self.signature, streams, budget, weights, prepared.graph
+            )
 
     def _pack_ahead(self, prepared: CpuGraph) -> frozenset[Constant]:
         """Pack weights whose format does not depend on shapes; returns those that plans read in no other form."""
@@ -233,6 +277,7 @@ class CpuNetwork(GraphNetwork):
             tuner.choices,
             tuner.is_accurate,
             self.rounds_weights,
+            tuner.saves_memory,
         )
         writer.add_section(SECTION, made.to_json())
         if not (why := self.why_not_stored()):
@@ -295,16 +340,19 @@ class CpuNetwork(GraphNetwork):
 
     def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
         """The program of these shapes has the sizes; if there is none yet, one is built and dropped again."""
+        from engine_cpu.memory import forecast, kept_constants
+
         program = self.program if self.programs is None else self.programs.for_shapes(tuple(shapes))
         assert program is not None
-        return forecast(self, program, shapes, self._weight_bytes(program))
+        kept = kept_constants(self.weights, self.graph)
+        return forecast(self.signature, self.config[NUM_STREAMS] or 1, program, shapes, kept)
 
-    def _weight_bytes(self, program: Program | BoundFamily) -> int:
-        """The bytes of what plans read, of packed weights, and of constants that are in memory for further plans."""
-        with self.compiler.building:
-            packed = [span_of(array) for array in self.weights.packed.values()]
-        kept = [held_span(constant.data) for constant in _all_constants(self.graph) if constant.is_loaded]
-        return joined_bytes([*program_spans(program), *packed, *filter(None, kept)])
+    def own_weights(self) -> int:
+        """The bytes of packed weights and of constants, without mapped ones: what takes memory for any lengths."""
+        from engine.ir.sizes import joined_bytes
+        from engine_cpu.memory import kept_constants
+
+        return joined_bytes(kept_constants(self.weights, self.graph).own)
 
     def release_caches(self) -> None:
         """Drop the programs of dynamic shapes."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from engine.errors import MissingPartError, UnsupportedError
 from engine.native import cores, cpu_features, default_isa, isas_within, product_rates
 from engine.plugin_api import BlobReader, Config, ExecutableNetwork, Plugin
-from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS
+from engine.properties import INFERENCE_NUM_THREADS, MEMORY_BUDGET, NUM_STREAMS
 from engine.startup import paused_collector
 from engine_cpu.instruction_sets import ARCHITECTURE
 from engine_cpu.precision import why_not_bf16
@@ -43,6 +43,7 @@ class CpuPlugin(Plugin):
         EXPORT_PACKED_WEIGHTS,
         INFERENCE_PRECISION_HINT,
         KV_CACHE_PRECISION,
+        MEMORY_BUDGET,
         PLAN_CACHE_SIZE,
     )
 
@@ -51,7 +52,7 @@ class CpuPlugin(Plugin):
         with paused_collector():
             from engine_cpu.network import CpuNetwork  # with all that compiles
 
-            return CpuNetwork.compiled(self, _with_streams(config), model)
+            return CpuNetwork.compiled(self, _with_streams(config), model, config)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
         """A network from the sections that `CpuNetwork.export_sections` wrote: from its program, or otherwise its

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from engine.errors import OutOfMemoryError
 from engine.lowering import (
@@ -28,6 +28,7 @@ from engine_cpu.fitting import Misfit
 from engine_cpu.program import Program
 from engine_cpu.segments.segment import Value
 from engine_cpu.transform import KNOWN_PASSES
+from engine_cpu.weights import OverLimit
 
 if TYPE_CHECKING:
     from engine_cpu.lowering import CpuGraph
@@ -43,6 +44,16 @@ _IRREGULAR: Final = "its result for lengths has no form that a few of them would
 
 FamilyKey: TypeAlias = "tuple[LengthPattern, Range, Range, Shapes, bool]"
 """The pattern, the ranges that are tried, the shapes with 0 for unknown lengths, and whether plans may assume."""
+
+
+class ProgramCheck(Protocol):
+    """Decides whether programs may be used."""
+
+    def require(self, program: Program | BoundFamily, shapes: Shapes) -> None:
+        """Raise an error unless a program may be used for inputs of these shapes."""
+
+    def over_limit(self, shapes: Shapes) -> Exception:
+        """The error for a program that could not be made, since weights reached their limit."""
 
 
 class Programs:
@@ -72,6 +83,8 @@ class Programs:
         self._seen: deque[tuple[LengthVector, Choices | None]] = deque(maxlen=_REMEMBERED)
         self.last: Program | BoundFamily | None = None
         """The program used last."""
+        self.budget: ProgramCheck | None = None
+        """Checks each program before it is used."""
 
     def release(self) -> None:
         """Drop all programs; they are built again when they are needed."""
@@ -104,6 +117,13 @@ class Programs:
 
         A family that it would make is kept, and a program for these shapes alone is not.
         """
+        try:
+            return self._for_shapes(shapes)
+        except OverLimit as e:
+            assert self.budget is not None
+            raise self.budget.over_limit(shapes) from e
+
+    def _for_shapes(self, shapes: Shapes) -> Program | BoundFamily:
         known = self._exact.cached((shapes, True))
         if known is not None:
             return _bound(known)
@@ -119,7 +139,15 @@ class Programs:
             return _bound(self._built((shapes, True)))
 
     def _found(self, inputs: Sequence[Value], may_assume: bool) -> Program | BoundFamily:
-        return self._of_shapes(shapes_of(inputs), may_assume)
+        shapes = shapes_of(inputs)
+        if self.budget is None:
+            return self._of_shapes(shapes, may_assume)
+        try:
+            found = self._of_shapes(shapes, may_assume)
+        except OverLimit as e:
+            raise self.budget.over_limit(shapes) from e
+        self.budget.require(found, shapes)
+        return found
 
     def _of_shapes(self, shapes: Shapes, may_assume: bool) -> Program | BoundFamily:
         known = self._exact.cached((shapes, may_assume))
@@ -256,7 +284,7 @@ class Programs:
         with paused_collector(), self._prepared.compilation():
             try:
                 return self._builder.build(pattern, ranges, static, known, may_assume=may_assume)
-            except OutOfMemoryError as e:
+            except (OutOfMemoryError, OverLimit) as e:
                 return NoFamily(str(e), "")  # the longest lengths of the range do not fit, but those given may
 
 

@@ -96,7 +96,8 @@ class SegmentBuilder:
         self.isa = weights.isa
         self.precision = precision
         self.threads = tuner.threads
-        self.is_accurate = tuner.is_accurate
+        self.is_direct = tuner.is_accurate or tuner.saves_memory
+        """Whether convolutions add products directly: Winograd's algorithm rounds more, and has larger weights."""
         self._plan = PlanBuilder(isa=weights.isa) if plan is None else plan
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._given = frozenset(inputs)

@@ -153,13 +153,13 @@ class StoredNetwork(ExecutableNetwork):
 
     def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
         """All sizes are known. Of a blob in memory, also what only an export reads is there."""
-        from engine.ir.sizes import joined_bytes
-        from engine_cpu.memory import forecast, held_span, program_spans
+        from engine.native import ConstantSpans
+        from engine_cpu.memory import forecast, held_span
 
         sections = (np.frombuffer(self._blob.section(name), np.uint8) for name in self._blob.section_names)
-        kept = [held_span(section) for section in sections if section.size]
-        weights = joined_bytes([*program_spans(self.program), *filter(None, kept)])
-        return forecast(self, self.program, shapes, weights)
+        held = [held_span(section) for section in sections if section.size]
+        kept, streams = ConstantSpans([*filter(None, held)]), self.config[NUM_STREAMS] or 1
+        return forecast(self.signature, streams, self.program, shapes, kept)
 
     @property
     def graph(self) -> Model:

@@ -78,11 +78,13 @@ class CpuTuner(Tuner):
     """Chooses the kernels of one network, which is compiled for a number of threads.
 
     `inferences`: see `Effort`. `is_accurate`: whether kernels with larger rounding errors than others are left out.
+    `saves_memory`: whether kernels whose weights take more than the model's are left out.
     """
 
     threads: int
     inferences: float = math.inf
     is_accurate: bool = False
+    saves_memory: bool = False
 
     def choose(
         self, node: Node, key: str, candidates: Sequence[Candidate], isa: str, seconds: float = 0.0, uses: int = 1

@@ -29,14 +29,48 @@ _MAX_WAITING: Final = 1 << 20
 """The bytes of sources that may wait to be packed: they are in memory until then."""
 
 
+class OverLimit(Exception):
+    """Packed weights take more than they may."""
+
+
+class WeightLimit:
+    """How many bytes packed weights may take.
+
+    Beyond it, `OverLimit` is raised or, if it `counts_on`, further arrays have a size and no content: the network they
+    are for can tell what it would take, and must not run.
+    """
+
+    def __init__(self, nbytes: int, *, counts_on: bool) -> None:
+        self._left = nbytes
+        self.counts_on = counts_on
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether arrays have no content."""
+        return self._left < 0
+
+    def add(self, nbytes: int) -> None:
+        """Count an array. Raises `OverLimit`, and does not count it then."""
+        if nbytes > self._left and not self.counts_on:
+            raise OverLimit
+        self._left -= nbytes
+
+
 class WeightStore:
     """Packed arrays by key, and the plain data of constants. Used by one thread at a time.
 
     Arrays that kernels pack are filled by `finish`, many at a time.
     """
 
-    def __init__(self, isa: str, load: Callable[[str], memoryview] | None = None, names: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        isa: str,
+        load: Callable[[str], memoryview] | None = None,
+        names: Sequence[str] = (),
+        limit: WeightLimit | None = None,
+    ) -> None:
         self.isa = isa
+        self.limit = limit
         self.packed: dict[str, Array] = {}
         self._read_plainly: set[str] = set()
         self._packed_from: set[str] = set()
@@ -52,6 +86,23 @@ class WeightStore:
         """The bytes of the packed arrays."""
         return sum(array.nbytes for array in list(self.packed.values()))
 
+    def held(self, graph: Model) -> dict[str, int]:
+        """The bytes of the packed arrays, by the operation that reads the constants that they are made from."""
+        from engine.ir import Constant
+        from engine.ir.walk import all_nodes
+
+        readers = {
+            _identity(node): next(iter(each.node.friendly_name for each in node.output(0).target_inputs), "")
+            for node in all_nodes(graph)
+            if isinstance(node, Constant) and _IDENTITY in node.rt_info
+        }
+        held: dict[str, int] = {}
+        for key, array in self.packed.items():
+            name = next((readers[each] for each in key.partition("|")[0].split("+") if each in readers), "")
+            held[name] = held.get(name, 0) + array.nbytes
+        held.pop("", None)
+        return held
+
     def key(self, sources: Sequence[Output], recipe: str) -> str:
         """The key of the result of `recipe` on constants: the same in the exporting and the importing process."""
         return f"{'+'.join(_identity(source.node) for source in sources)}|{recipe}"
@@ -65,11 +116,12 @@ class WeightStore:
                 array = _aligned(np.frombuffer(self._load(key), np.uint8))
             else:
                 made = self._made(make)
+                array = made.packed if isinstance(made, Packing) else _aligned(made)
+                if self.limit is not None:
+                    self.limit.add(array.nbytes)
                 if isinstance(made, Packing):
-                    array = made.packed
                     self._wait(key, made, sources)
                 else:
-                    array = _aligned(made)
                     _release([source for source in sources if source not in self._waiting_for])
             self.packed[key] = array
         return array
@@ -87,6 +139,8 @@ class WeightStore:
             return
         waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
         self._waiting_for.clear()
+        if self.limit is not None and self.limit.is_exceeded:
+            return  # arrays that are not written take no memory
         try:
             run_packings([packing for packing, _ in waiting.values()])
         except BaseException:

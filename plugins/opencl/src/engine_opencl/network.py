@@ -30,7 +30,7 @@ from engine.plugin_api import (
     SyncInferRequest,
     ThreadExecutor,
 )
-from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, DEVICE_ID, NUM_STREAMS
+from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, DEVICE_ID, MEMORY_BUDGET, NUM_STREAMS
 from engine_opencl.binaries import sealed, unsealed
 from engine_opencl.compiler import ADVICE
 from engine_opencl.devices.device import OpenclDevice, device_of
@@ -154,7 +154,15 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         self.tuner = OpenclTuner(self.device, device_programs, how, self.config[COMPILE_EFFORT], choices=choices or {})
         size, profiling = self.config[PLAN_CACHE_SIZE], self.is_profiling
         self.pool = ContextPool(
-            prepared, self.device, device_programs, how, self.tuner, size, profiling, is_accurate=self.is_accurate
+            prepared,
+            self.device,
+            device_programs,
+            how,
+            self.tuner,
+            size,
+            profiling,
+            is_accurate=self.is_accurate,
+            budget=self.config[MEMORY_BUDGET],
         )
         self.upload_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:upload")
         self.compute_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:compute")

@@ -16,7 +16,7 @@ from engine.plugin_api import (
     QueryResult,
     RemoteContext,
 )
-from engine.properties import DEVICE_ID
+from engine.properties import DEVICE_ID, MEMORY_BUDGET
 from engine_opencl.devices.device import OpenclDevice, device_of, find_devices
 from engine_opencl.properties import (
     COMPILE_EFFORT,
@@ -47,6 +47,7 @@ class OpenclPlugin(Plugin):
         COMPILE_EFFORT,
         EXECUTION_MODE_HINT,
         INFERENCE_PRECISION_HINT,
+        MEMORY_BUDGET,
         PLAN_CACHE_SIZE,
         DEVICE_NAME,
         KERNEL_TRIAL_SECONDS,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from engine.ir import stored_bytes
-from engine.ir.sizes import array_bytes, known_bytes
+import numpy as np
+
+from engine.ir.sizes import array_bytes, joined_bytes, known_bytes
 from engine.lowering import is_static, specialize
+from engine.native import ConstantSpans
 from engine.plugin_api import ExecutableNetwork, MemoryForecast, Model
 from engine.properties import NUM_STREAMS
-from engine_template.program import map_to_device
+from engine_template.program import Value, map_to_device
 
 
-def forecast(network: ExecutableNetwork, graph: Model, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+def forecast(
+    network: ExecutableNetwork, graph: Model, constants: Iterable[Value], shapes: Sequence[tuple[int, ...]]
+) -> MemoryForecast:
     """The constants in their slots, and the values that are in slots at one time.
 
     A device with memory of its own knows its sizes from what it allocates.
@@ -30,10 +34,16 @@ def forecast(network: ExecutableNetwork, graph: Model, shapes: Sequence[tuple[in
         live += sum(sizes[slot] for slot in operation.outputs)
         most = max(most, live)
         live -= sum(sizes[slot] for slot in operation.frees if slot not in program.inputs)
+    spans = ConstantSpans()
+    for array in constants:
+        if isinstance(array, np.ndarray) and not array.dtype.hasobject:
+            spans.add(array)
+    mapped = joined_bytes(spans.mapped)
     results = [known_bytes(result.type) or 0 for result in known.results]
     count = len(network.outputs)
     return MemoryForecast.of(
-        weights=stored_bytes(graph),
+        weights=joined_bytes(spans.own) + mapped,
+        mapped=mapped,
         arena=most,
         states=sum(results[count:]),
         inputs=sum(array_bytes(port.type, shape) for port, shape in zip(network.inputs, shapes, strict=False)),

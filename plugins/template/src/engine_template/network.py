@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.lowering import GraphNetwork, read_graph
+from engine.errors import UnsupportedError
+from engine.lowering import GraphNetwork, is_static, read_graph
 from engine.plugin_api import (
     BlobManifest,
     BlobReader,
@@ -15,6 +16,7 @@ from engine.plugin_api import (
     Pipeline,
     SyncInferRequest,
 )
+from engine.properties import MEMORY_BUDGET, NO_LIMIT
 from engine_template.memory import forecast
 from engine_template.program import Program, map_to_device
 from engine_template.properties import OPERATION_COUNT, TRANSFORMATIONS
@@ -39,6 +41,11 @@ class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
     def compiled(cls, plugin: TemplatePlugin, config: Config, model: Model) -> TemplateNetwork:
         """Compile the user's model. Raises `UnsupportedError` for an operation without a kernel."""
         network = cls(plugin, config, model)
+        if config[MEMORY_BUDGET] < NO_LIMIT and not is_static(model):
+            raise UnsupportedError(
+                f"{plugin.name}: {MEMORY_BUDGET.name} is set, but the lengths of inputs of `{model.name}` are not "
+                "known, and so is what an inference takes; give them known shapes before it is compiled"
+            )
         graph = transform_network(model) if config[TRANSFORMATIONS.name] else model.clone()
         network.load(graph)
         return network
@@ -78,7 +85,8 @@ class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
 
     def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
         """What the evaluator keeps: the constants, and the values that are still to be read."""
-        return forecast(self, self.graph, shapes)
+        constants = (self.program.memory[slot] for slot in self.program.constants)
+        return forecast(self, self.graph, constants, shapes)
 
     def is_reference(self, node: Node) -> bool:
         """All operations, since evaluating is what the device does."""

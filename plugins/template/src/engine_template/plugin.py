@@ -20,6 +20,7 @@ from engine.plugin_api import (
     Support,
     ThreadExecutor,
 )
+from engine.properties import MEMORY_BUDGET
 from engine_template.context import TemplateContext
 from engine_template.properties import TRANSFORMATIONS
 
@@ -30,7 +31,7 @@ class TemplatePlugin(Plugin):
     name = "TEMPLATE"
     version = "0.1.0"
     api_version = 2
-    properties = (TRANSFORMATIONS,)
+    properties = (MEMORY_BUDGET, TRANSFORMATIONS)
 
     def __init__(self, core: CoreHandle) -> None:
         super().__init__(core)

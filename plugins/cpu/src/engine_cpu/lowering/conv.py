@@ -84,7 +84,7 @@ class ConvLowering(OpLowering[ConvSpec]):
             out_layout,
             option.precision == "bf16",
             b.is_constant(node.input_value(_W)),
-            b.is_accurate,
+            b.is_direct,
         )
         x = b.input(node.input_value(_X), layout)
         more = [] if bias is None else [padded_bias(node, bias, b)]

@@ -53,14 +53,14 @@ class ConvProblem:
     out_layout: Layout = Layout.BLOCKED
     is_bf16: bool = False
     has_constant_weights: bool = True
-    is_accurate: bool = False
+    is_direct: bool = False
     """Whether Winograd's algorithm is left out."""
 
     def key(self) -> str:
         """A key that is equal for problems whose candidates take the same time."""
         operands = f"b{int(self.has_bias)}r{int(self.has_residual)}a{self.epilogue.get('activation', '')}"
         layouts = f"{self.layout.value}|{self.out_layout.value}|bf16" if self.is_bf16 else self.layout.value
-        mode = "|accurate" if self.is_accurate else ""
+        mode = "|accurate" if self.is_direct else ""
         return f"{self.geometry.describe()}|{operands}|{layouts}{mode}"
 
     def kernel(self, family: str) -> str:
@@ -170,7 +170,7 @@ def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
 def _winograd(problem: ConvProblem) -> Iterator[_Estimated]:
     # On bf16 maps, both input and output must be bf16.
     fits = problem.geometry.is_winograd and problem.is_bf16 == problem.out_layout.is_bf16
-    if not fits or problem.is_accurate:
+    if not fits or problem.is_direct:
         return
     for merge in _merges(problem.geometry):
         for tile in (2, 4):

@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from engine.errors import DeviceError, OutOfMemoryError, UnsupportedError
+from engine.errors import DeviceError, MemoryBudgetError, OutOfMemoryError, UnsupportedError
 from engine.lowering import PlanCache, Shapes, shapes_of
 from engine.plugin_api import RemoteTensor
+from engine.properties import MEMORY_BUDGET, NO_LIMIT
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_opencl.compiler import build_plan
 from engine_opencl.devices.device import OpenclDevice, require_first_process
@@ -59,8 +60,11 @@ class ContextPool:
         profiling: bool,
         *,
         is_accurate: bool = False,
+        budget: int = NO_LIMIT,
     ) -> None:
+        """`budget`: how many bytes the weights and one inference may take on the device."""
         keep_after_fork(self)
+        self._budget = budget
         self._prepared, self._device, self._programs = prepared, device, programs
         self._how, self._tuner = how, tuner
         self._profiling = profiling
@@ -130,8 +134,21 @@ class ContextPool:
 
     def _made(self, key: _Key) -> LaunchPlan:
         plan = self._planned(key)
+        if self._budget < NO_LIMIT:
+            self._require_budget(plan, key[0])
         _log.info("OPENCL: network `%s`: %s", self._prepared.graph.name, plan.summary())
         return self._built(plan)
+
+    def _require_budget(self, plan: LaunchPlan, shapes: Shapes) -> None:
+        needed = self._weights.nbytes(plan.weights) + planned_bytes(self._device, plan)[0]
+        if needed > self._budget:
+            listed = ", ".join(str(list(shape or ())) for shape in shapes)
+            raise MemoryBudgetError(
+                f"OPENCL: `{self._prepared.graph.name}` with inputs of shapes {listed} does not fit into "
+                f"{MEMORY_BUDGET.name} ({self._budget} bytes): its weights and intermediate results take {needed} "
+                "bytes on the device; give it more, or use smaller inputs",
+                needed=needed,
+            )
 
     def _planned(self, key: _Key) -> LaunchPlan:
         """The plan without its programs."""
