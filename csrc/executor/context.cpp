@@ -222,7 +222,11 @@ Context::Context(std::shared_ptr<const Plan> plan, int max_workers, CoreSet* cor
       limit_(max_workers),
       max_workers_(workers_of(*plan_, max_workers, cores)),
       scratch_stride_(scratch_stride(plan_->scratch_bytes)),
-      memory_(std::move(memory)) {}
+      memory_(std::move(memory)) {
+  if (!plan_->runs_here)
+    throw SettingError(std::string("the plan is for instruction set \"") + isa_name(plan_->isa) +
+                       "\", which this CPU lacks: run it on one that has it");
+}
 
 Context::Context(std::shared_ptr<const Plan> plan, int max_workers, CoreSet* cores)
     : Context(std::move(plan), max_workers, cores, std::make_shared<Memory>()) {

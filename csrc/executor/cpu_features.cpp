@@ -299,11 +299,12 @@ Isa default_isa() {
 }
 
 Isa parse_isa(std::string_view name) {
+  std::string names;
   for (const Isa isa : built_isas()) {
-    if (name == isa_name(isa) && is_available(isa)) return isa;
+    if (name == isa_name(isa)) return isa;
+    names += (names.empty() ? "" : ", ") + std::string(isa_name(isa));
   }
-  throw SettingError("instruction set \"" + std::string(name) + "\" is not available; this CPU and build have " +
-                     available_names());
+  throw SettingError("instruction set \"" + std::string(name) + "\" is not available; this build has " + names);
 }
 
 }  // namespace engine

@@ -84,7 +84,7 @@ const CpuFeatures& cpu_features();
 // each call. Throws SettingError if it does not name an instruction set.
 Isa default_isa();
 
-// Throws SettingError if no build for this architecture has that name, or this CPU lacks the instruction set.
+// Throws SettingError if this build has not the kernels of an instruction set of that name. This CPU may lack it.
 Isa parse_isa(std::string_view name);
 
 }  // namespace engine

@@ -28,6 +28,15 @@ KernelRegistry make_built_in() {
   return registry;
 }
 
+// Whether a kernel puts values in the places that its arguments say, whatever the lanes of its instruction set: those
+// that pack weights and change layouts, which compilation runs. Sizes of tiles that other kernels of the plan read are
+// traits, which prepare functions put into the arguments.
+bool only_arranges(const FoundKernel& kernel) {
+  const std::string_view family = kernel.family, name = kernel.entry->name;
+  return family == "pack" || family == "pack_weights" || family == "layout" || name == "pack_depthwise_int8" ||
+         name == "winograd_weights_f32";
+}
+
 }  // namespace
 
 const KernelRegistry& KernelRegistry::built_in() {
@@ -54,7 +63,7 @@ void KernelRegistry::add_kernels(const KernelRow& row) {
       throw std::logic_error("kernel \"" + std::string(table->name) + "\" is in two tables of " + isa_name(isa));
     }
     found.insert(at, FoundKernel{table, isa, row.family});
-    functions_.emplace(table->run, isa);
+    functions_.emplace(table->run, FoundKernel{table, isa, row.family});
   }
 }
 
@@ -93,7 +102,14 @@ FoundKernel KernelRegistry::kernel(std::string_view name, Isa limit) const {
 Isa KernelRegistry::isa_of(KernelFn run) const {
   const auto at = functions_.find(run);
   if (at == functions_.end()) throw PlanError("prepare chose a function that is in no kernel table");
-  return at->second;
+  return at->second.isa;
+}
+
+KernelFn KernelRegistry::portable(KernelFn run, Isa limit) const {
+  const auto at = functions_.find(run);
+  if (at == functions_.end() || includes(limit, at->second.isa) || !only_arranges(at->second)) return run;
+  const FoundKernel found = kernel(at->second.entry->name, limit);
+  return found.entry == nullptr ? run : found.entry->run;
 }
 
 const KernelEntry& LimitedLookup::find(std::string_view kernel) const {
@@ -105,6 +121,10 @@ const KernelEntry& LimitedLookup::find(std::string_view kernel) const {
 
 const KernelEntry* LimitedLookup::find_or_null(std::string_view kernel) const {
   const FoundKernel found = registry_.kernel(kernel, limit_);
+  // Prepare functions run these themselves, to measure this CPU, which has no rate if it has not the instructions.
+  if (found.entry != nullptr && std::string_view(found.family) == "rate_bf16" && !is_available(found.isa)) {
+    return nullptr;
+  }
   if (found.entry != nullptr && found_ != nullptr) found_->emplace(found.family, found.isa);
   return found.entry;
 }

@@ -43,11 +43,14 @@ class KernelRegistry {
   FoundKernel kernel(std::string_view name, Isa limit) const;
   // The instruction set that a kernel function was compiled for. Throws PlanError for an unknown function.
   Isa isa_of(KernelFn run) const;
+  // A function that computes the same as `run` with the instructions of `limit`, for a kernel that only arranges data,
+  // as packing does: its arguments alone say how. `run` itself if it is within the limit, or of another kernel.
+  KernelFn portable(KernelFn run, Isa limit) const;
 
  private:
   std::map<std::string_view, const OperationEntry*> operations_;
   std::map<std::string_view, std::vector<FoundKernel>> kernels_;  // ascending by instruction set
-  std::map<KernelFn, Isa, std::less<>> functions_;
+  std::map<KernelFn, FoundKernel, std::less<>> functions_;
 };
 
 // The registry as prepare functions see it. The rows of all kernels that are found are added to `found`, if it is

@@ -148,8 +148,11 @@ int PlanBuilder::add_step(const std::string& operation, const std::vector<Buffer
     if (prepared.phases.empty()) throw PlanError("prepare made no phase");
     PendingStep step;
     step.info = {name, operation, Isa::generic, static_cast<int>(prepared.phases.size()), prepared.work};
-    for (const PreparedPhase& phase : prepared.phases) {
+    bool runs_here = true;
+    for (PreparedPhase& phase : prepared.phases) {
       if (phase.max_workers < 1) throw PlanError("prepare made a phase for no worker");
+      phase.run = registry_->portable(phase.run, default_isa());
+      runs_here = runs_here && is_available(registry_->isa_of(phase.run));
       step.info.isa = std::max(step.info.isa, registry_->isa_of(phase.run));
     }
     step.inputs = inputs;
@@ -163,6 +166,7 @@ int PlanBuilder::add_step(const std::string& operation, const std::vector<Buffer
     for (const BufferId id : outputs) mark_written(buffer(id));
     steps_.push_back(std::move(step));
     rows_.merge(rows);
+    runs_here_ = runs_here_ && runs_here;
   } catch (const PlanError& error) {
     throw PlanError("step " + std::to_string(index) + (name.empty() ? "" : " \"" + name + "\"") + " (" + operation +
                     "): " + error.what());
@@ -252,6 +256,7 @@ std::shared_ptr<Plan> PlanBuilder::laid_out() {
   auto plan = std::make_shared<Plan>();
   plan->isa = isa_;
   plan->has_extensions = has_extensions_;
+  plan->runs_here = runs_here_;
   plan->rows = rows_;
   for (const Buffer& buffer : buffers_) {
     if (buffer.kind == BufferKind::input) plan->inputs.push_back(buffer);

@@ -82,6 +82,7 @@ struct Plan {
   std::size_t scratch_bytes = 0;  // for each worker
   int max_workers = 1;            // the largest number of workers that any phase can use
   Isa isa = Isa::generic;
+  bool runs_here = true;  // whether this CPU has the instruction sets of all its kernels
   std::size_t barriers = 0;
   bool has_extensions = false;  // whether a kernel of an extension runs, which may take any time
   RowNames rows;                // those that its steps looked kernels up in; empty for the plans of a family
@@ -97,6 +98,9 @@ struct Plan {
 
 // Collects buffers and steps, checks them, and builds a plan. Used by one thread at a time. All members throw PlanError
 // for invalid arguments, before they change anything.
+//
+// `isa` may be one that this CPU lacks: the plan can then be looked at, but not run, unless its kernels only arrange
+// data (KernelRegistry::portable), so that weights are packed for the CPUs of others.
 class PlanBuilder {
  public:
   explicit PlanBuilder(Isa isa, const KernelRegistry& registry = KernelRegistry::built_in());
@@ -160,6 +164,7 @@ class PlanBuilder {
   std::vector<Ranges> written_;  // of each root: disjoint, ascending
   std::vector<std::shared_ptr<const void>> owners_;
   bool has_extensions_ = false;
+  bool runs_here_ = true;
   RowNames rows_;
   std::vector<PendingStep> steps_;
   std::vector<PendingPhase> phases_;

@@ -96,6 +96,9 @@ struct PlanFamily::Layout {
 
 PlanFamily::PlanFamily(Lengths most, Isa isa, const KernelRegistry& registry)
     : most_(std::move(most)), isa_(isa), registry_(&registry) {
+  if (!is_available(isa))
+    throw SettingError(std::string("instruction set \"") + isa_name(isa) +
+                       "\" is not available: plans for varying lengths are made where they run, and this CPU lacks it");
   for (const std::int64_t length : most_) {
     if (length < 0) throw PlanError("the greatest value of a length is " + std::to_string(length));
   }

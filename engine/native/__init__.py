@@ -228,7 +228,8 @@ class PlanBuilder:
     """Collects buffers and steps, checks them, and builds a plan. Not thread-safe.
 
     Every method raises PlanError for invalid arguments, without changing anything.
-    `isa` selects a lower instruction set than `default_isa()`.
+    `isa` selects another instruction set of `built_isas` than `default_isa()`. This CPU may lack it: then a `Context`
+    raises PropertyError for the plan, unless its kernels only arrange data, as those that pack weights do.
     """
 
     __slots__ = ("_builder", "_spans", "_usage")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from engine import native
@@ -25,11 +26,7 @@ def in_process(code: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 def is_available(isa: str) -> bool:
-    try:
-        PlanBuilder(isa=isa)
-    except PropertyError:
-        return False
-    return True
+    return isa in native.isas_within(native.cpu_features().isa)
 
 
 @pytest.mark.parametrize("isa", native.built_isas())
@@ -58,7 +55,7 @@ def test_an_instruction_set_counts_as_built_with_all_of_its_kernels_only() -> No
     for isas in native.left_out_kernels().values():
         for isa in isas:
             assert isa not in native.built_isas()
-            with pytest.raises(PropertyError, match="is not available; this CPU and build have generic"):
+            with pytest.raises(PropertyError, match="is not available; this build has generic"):
                 PlanBuilder(isa=isa)
 
 
@@ -82,8 +79,54 @@ def test_a_builder_takes_any_instruction_set_of_this_machine(isa: str) -> None:
 
 
 def test_a_builder_refuses_what_the_machine_does_not_have() -> None:
-    with pytest.raises(PropertyError, match="is not available; this CPU and build have generic"):
+    with pytest.raises(PropertyError, match="is not available; this build has generic"):
         PlanBuilder(isa="sse9")
+
+
+@pytest.mark.parametrize("isa", native.built_isas())
+def test_a_plan_for_a_cpu_without_its_kernels_refuses_to_run(isa: str) -> None:
+    """Running it would be an illegal instruction."""
+    values = np.ones((64, 64), np.float32)
+    builder = PlanBuilder(isa=isa)
+    weights = builder.add_constant(
+        native.pack("pack_gemm_bf16", [values], {"n": 64, "k": 64, "transposed": 0}, isa=isa)
+    )
+    read, written = builder.add_input(values.nbytes), builder.add_output(values.nbytes)
+    sizes = {"m": 64, "n": 64, "k": 64, "a_f32": 1, "c_f32": 1}
+    builder.add_step("gemm_bf16", [read, weights], [written], sizes)
+    plan = builder.build()
+    (step,) = plan.steps
+    result = np.empty_like(values)
+    if is_available(step.isa):
+        native.Context(plan).run([values], [result])
+        assert (result == 64).all()
+    else:
+        with pytest.raises(PropertyError, match=f'the plan is for instruction set "{isa}", which this CPU lacks'):
+            native.Context(plan)
+        with pytest.raises(PropertyError, match="plans for varying lengths are made where they run"):
+            native.PlanFamily((1,), isa=isa)
+
+
+def test_weights_are_packed_for_other_cpus_as_these_would_pack_them() -> None:
+    """A CPU with AVX2 only packs the weights of AVX-512 and AMX, by its own instructions, to the same bytes."""
+    code = (
+        "import hashlib, numpy as np\n"
+        "from engine import native\n"
+        "random = np.random.default_rng(0)\n"
+        "f32 = random.standard_normal((90, 70)).astype(np.float32)\n"
+        "i8 = random.integers(-128, 128, (90, 70)).astype(np.int8)\n"
+        "conv = random.standard_normal((40, 24, 3, 3)).astype(np.float32)\n"
+        "sizes = {'n': 70, 'k': 90, 'transposed': 0}\n"
+        "for isa in native.built_isas():\n"
+        "    packed = [native.pack('pack_gemm_f32', [f32], {**sizes, 'matrices': 1, 'b_element': 'f32'}, isa=isa),\n"
+        "        native.pack('pack_gemm_bf16', [f32], sizes, isa=isa),\n"
+        "        native.pack('pack_gemm_int8', [i8], sizes, isa=isa),\n"
+        "        native.pack('to_blocked_f32', [f32], {'batch': 1, 'channels': 90, 'pixels': 70}, isa=isa)]\n"
+        "    print(isa, *(hashlib.sha256(each.tobytes()).hexdigest() for each in packed))\n"
+    )
+    lines = {limit: in_process(code, ENGINE_MAX_ISA=limit).stdout for limit in ("", "avx2", "generic")}
+    assert len(lines[""].splitlines()) == len(native.built_isas())
+    assert set(lines.values()) == {lines[""]}
 
 
 def test_an_instruction_set_has_the_features_of_those_within_it() -> None:
