@@ -59,6 +59,11 @@ class UnsupportedError(EngineError):
     """A device, or the engine, does not support something that a model uses; the message gives node and reason."""
 
 
+class TargetError(UnsupportedError):
+    """A network is compiled for another machine: which does not exist, or for which the device cannot compile, or whose
+    network this machine cannot run; the message lists what there is."""
+
+
 class MissingPartError(UnsupportedError, ImportError):
     """Something needs a part of the engine that this distribution leaves out."""
 

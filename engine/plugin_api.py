@@ -57,6 +57,10 @@ Class attributes: `Plugin.name`, `version` and `api_version` are required; `Plug
 `Plugin.chooses_devices` that it needs not all devices that are listed, `Plugin.compile_effects` what compiling does
 beside making a network.
 
+A plugin that compiles for other machines than this one declares `engine.properties.TARGET`, in words of its own, and
+`TARGETS`, and raises `TargetError` for a target that does not exist. `ExecutableNetwork.requirements` then returns what
+the target has; where `host_features` lacks some of it, the engine refuses requests, and the network can be exported.
+
 A device that runs whole models on other devices compiles them with `self.core`; its requests pass inferences on to
 requests of `network.create_sync_request()` with `SyncInferRequest.run_through`.
 
@@ -100,6 +104,7 @@ if TYPE_CHECKING:
         PluginContractError,
         PluginError,
         PropertyError,
+        TargetError,
     )
     from engine.hosting import Features, MemoryForecast, NodeCounts
     from engine.ir import ElementType, Model, PartialShape, TensorType, ValueType
@@ -139,7 +144,7 @@ else:
         "engine.errors": [
             "Busy", "Cancelled", "ContextClosed", "DeadlineExceeded", "DeviceError", "DeviceNotFoundError",
             "EngineError", "InferError", "InputError", "NotOnHostError", "OutOfMemoryError", "PluginContractError",
-            "PluginError", "PropertyError",
+            "PluginError", "PropertyError", "TargetError",
         ],
         "engine.hosting": ["Features", "MemoryForecast", "NodeCounts"],
         "engine.ir": ["ElementType", "Model", "PartialShape", "TensorType", "ValueType"],
@@ -161,8 +166,8 @@ __all__ = [
     "OutOfMemoryError", "PartialShape", "Pipeline", "PlacedSubgraph", "PlacementReport", "Plugin",
     "PluginContractError", "PluginError", "PluginT", "Port", "ProfilingInfo", "Property", "PropertyError",
     "PropertySet", "QueryResult", "RefusalCause", "RemoteContext", "RemoteTensor", "RequestOwner", "Signature", "Stage",
-    "StageProfile", "Support", "SupportLevel", "SyncInferRequest", "TensorType", "ThreadExecutor", "TransferProfile",
-    "Transfers", "UnsupportedError", "ValueType", "engine_version", "shared_executor",
+    "StageProfile", "Support", "SupportLevel", "SyncInferRequest", "TargetError", "TensorType", "ThreadExecutor",
+    "TransferProfile", "Transfers", "UnsupportedError", "ValueType", "engine_version", "shared_executor",
 ]  # fmt: skip
 
 
@@ -262,6 +267,8 @@ class Plugin(HostedPlugin):
         """Optional. The features of this machine that `ExecutableNetwork.requirements` of a blob are compared with.
 
         They are part of the key of networks in CACHE_DIR: include what affects compilation, such as a driver's version.
+        A list or tuple is in ascending order: of the variants in a package, the one is imported that requires the
+        highest.
         """
         return {}
 

@@ -29,6 +29,8 @@ from engine.properties import (
     MEMORY_BUDGET,
     METRIC,
     NETWORK_METRICS,
+    TARGET,
+    TARGETS,
     PropertySet,
     describe,
 )
@@ -135,6 +137,7 @@ def properties_reference() -> str:
         "Config keys of the executors, on which requests run": EXECUTOR_PROPERTIES,
         "Config keys of devices with memory of a known size": PropertySet(MEMORY_BUDGET),
         "Config keys of devices that run on others": PropertySet(DEVICE_PRIORITIES, DEVICE_CONFIGS),
+        "Of devices that compile for other machines": PropertySet(TARGET, TARGETS),
         "Config keys of the core only": PropertySet(*core_only).of(CONFIG),
         "Metrics of every device": DEVICE_PROPERTIES.of(METRIC),
         "Metrics of every network": NETWORK_METRICS,

@@ -152,7 +152,7 @@ PYBIND11_MODULE(_core_of_main_interpreter, module) {
     return names;
   });
   module.def("isa_features", [] {
-    std::map<std::string, std::vector<const char*>> features;
+    py::dict features;  // ascending
     for (const Isa isa : all_isas()) features[isa_name(isa)] = feature_names(isa);
     return features;
   });

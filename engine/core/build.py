@@ -23,11 +23,15 @@ from engine.startup import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A blob to be made: for which device, with which configuration, and in which file."""
+    """A blob to be made: for which device, with which configuration, and in which file.
+
+    `target` is another machine than this one, as of `Core.compile_model`; None for this one.
+    """
 
     device: str
     path: Path
     config: Mapping[str, Any] = field(default_factory=dict)
+    target: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ def compile_builds(
     compiled = []
     for build in builds:
         start = time.perf_counter()
-        network = core.compile_model(model, build.device, build.config, progress=progress)
+        network = core.compile_model(model, build.device, build.config, target=build.target, progress=progress)
         compiled.append(CompiledBuild(build, network, time.perf_counter() - start))
     return compiled
 

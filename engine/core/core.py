@@ -36,6 +36,7 @@ from engine.errors import (
     PluginContractError,
     PluginError,
     PropertyError,
+    TargetError,
     UnsupportedError,
 )
 from engine.extensions import ExtensionInfo, ExtensionSet
@@ -52,6 +53,7 @@ from engine.properties import (
     ENABLE_MMAP,
     FULL_DEVICE_NAME,
     REMOTE_CONTEXT_SUPPORT,
+    TARGET,
     Config,
     PropertySet,
 )
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from engine.ir import Model
     from engine.limits import CancelSignal, Progress
     from engine.plugin_api import QueryResult
+    from engine.properties import CpuTarget
 
 
 _DEFAULT_DEVICE: Final = "AUTO"
@@ -153,6 +156,7 @@ class Core:
         device: str | RemoteContext | None = None,
         config: Mapping[str, object] | None = None,
         *,
+        target: CpuTarget | str | None = None,
         cancel: CancelSignal | None = None,
         progress: Progress | None = None,
     ) -> ExecutableNetwork:
@@ -168,6 +172,11 @@ class Core:
         set; the metric LOADED_FROM_CACHE reports it. CACHE_DIR="" always compiles. While a network of the same file is
         in use, the new one shares its plans and weights, if the device can do that.
 
+        `target` compiles for another machine than this one: "x86-64:avx2", a `CpuTarget`, or "source", for all, so that
+        the network is lowered where it is imported. It is the property TARGET of the devices that can do that; their
+        metric TARGETS lists the targets. A network that this machine cannot run refuses requests with `TargetError`,
+        and can be exported.
+
         The model is not changed, and later changes to it do not affect the network. An `EngineWarning` says what a user
         should know of it, such as that nodes run on the reference evaluator; EXECUTION_SUMMARY has the same.
 
@@ -180,13 +189,42 @@ class Core:
         in it ends the compilation, too. What AUTO compiles in the background is not watched.
 
         Raises `DeviceNotFoundError`, `PluginLoadError`, `PropertyError`, `ModelError`, `UnsupportedError` with the
-        node that the device cannot run, `MissingExtensionError`, `Cancelled`, and other `EngineError`s of the device.
+        node that the device cannot run, `TargetError`, `MissingExtensionError`, `Cancelled`, and other `EngineError`s
+        of the device.
         """
+        if target is not None:
+            config = self._with_target(device, config, str(target))
         with watched(cancel, progress):
             report_progress("read", "reading the model")
             network = self.compile_part(model, device, config)
         warn_of(network)
         return network
+
+    def _with_target(
+        self, device: str | RemoteContext | None, config: Mapping[str, object] | None, target: str
+    ) -> Mapping[str, object]:
+        """The configuration with TARGET. Raises `TargetError` if the device compiles for this machine only."""
+        _, name = self._target(self.default_device if device is None else device)
+        plugin = self._resolve(name)[1]
+        if TARGET not in plugin.declared:
+            raise TargetError(
+                f"{plugin.name} compiles for this machine only, and not for {target!r}; devices that compile for "
+                f"others: {', '.join(self.devices_with_targets()) or 'none'}"
+            )
+        stated = (config.explicit if isinstance(config, Config) else config or {}).get(TARGET.name, target)
+        if stated != target:
+            raise PropertyError(f"{TARGET.name} is {stated!r} in the configuration, and the target is {target!r}")
+        return {**(config.explicit if isinstance(config, Config) else config or {}), TARGET.name: target}
+
+    def devices_with_targets(self) -> tuple[str, ...]:
+        """The devices that compile for other machines, and compute themselves. Loads all plugins."""
+        found = []
+        for name in self._registry.names:
+            with suppress(EngineError):
+                declared = self._registry.get(name).declared
+                if TARGET in declared and DEVICE_PRIORITIES not in declared:
+                    found.append(name)
+        return tuple(found)
 
     def compile_part(
         self,
@@ -635,10 +673,17 @@ class Core:
         return model
 
     def _import(
-        self, plugin: Plugin, reader: BlobReader, stated: Mapping[str, Any], context: RemoteContext | None
+        self,
+        plugin: Plugin,
+        reader: BlobReader,
+        stated: Mapping[str, Any],
+        context: RemoteContext | None,
+        *,
+        is_for_here: bool = True,
     ) -> ExecutableNetwork:
         device_id = _device_id(plugin, reader.manifest, stated.get(DEVICE_ID.name, ""))
-        check_for_plugin(plugin, reader.manifest, device_id, self._extensions.names).require()
+        if is_for_here:
+            check_for_plugin(plugin, reader.manifest, device_id, self._extensions.names).require()
         network = import_network(plugin, reader, stated, context)
         network.unpickle, network.open_weights = unpickled_network, open_weights
         return network
@@ -658,7 +703,9 @@ class Core:
         reader.admit()
         # The blob's own configuration may name another device string than this compilation.
         exported = {name: complete[name] for name in reader.manifest.config if name in complete}
-        return self._import(plugin, reader, {**exported, **complete.explicit}, context)
+        # A network for another machine, of this machine's cache, does not run here, and is exported again.
+        is_for_here = not complete.get(TARGET.name)
+        return self._import(plugin, reader, {**exported, **complete.explicit}, context, is_for_here=is_for_here)
 
     def _targets(self, plugin: Plugin, config: Config) -> list[tuple[Plugin, Config]]:
         """The devices that a device runs on, with their configurations; none if it computes itself."""

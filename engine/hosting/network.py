@@ -6,7 +6,7 @@ import io
 import itertools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Generic, Self, TypeAlias, cast, final
 
 from engine.blob import (
@@ -24,6 +24,7 @@ from engine.errors import (
     InputError,
     PluginContractError,
     PluginError,
+    TargetError,
 )
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.version import API_VERSION, engine_version
@@ -35,6 +36,7 @@ from engine.properties import (
     NETWORK_METRICS,
     NUM_STREAMS,
     PERF_COUNT,
+    TARGET,
     Config,
     Property,
 )
@@ -388,6 +390,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
         See `SyncInferRequest.run_through`; applications use `create_infer_request`.
         """
+        self._require_this_machine()
         with self._creating, plugin_errors(self.plugin.name, "create_infer_request_impl"):
             request = self.create_infer_request_impl()
         if not isinstance(request, SyncInferRequest):
@@ -395,6 +398,22 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         if not hasattr(request, "signature"):
             raise not_initialised(self.plugin.name, request, "network")
         return request
+
+    def _require_this_machine(self) -> None:
+        """Raise `TargetError` if the network was compiled for a machine that this one is not."""
+        target = self.config.get(TARGET.name)
+        if not target:
+            return
+        with plugin_errors(self.plugin.name, "host_features"):
+            features = self.plugin.host_features(self.plugin.resolve_device_id(self.config[DEVICE_ID]))
+        for kind, required in self.requirements().items():
+            here = _as_set(features.get(kind, ()))
+            if missing := _as_set(required) - here:
+                raise TargetError(
+                    f"{self.signature.network} was compiled for {target}: it needs {kind} "
+                    f"{', '.join(sorted(missing))}, and this machine has {', '.join(sorted(here)) or 'none'}; export "
+                    "the network, and import it on a machine that has it"
+                )
 
     @final
     def next_request_id(self) -> int:
@@ -548,6 +567,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         """The shapes of all inputs, and then of the values of the variables, for lengths that inputs have."""
         from engine.ir import PartialShape, TensorType  # which a network from a blob may not need
 
+        self._require_this_machine()
         found, lengths = [], dict[object, int]()
         for port in self.inputs:
             if port.name not in shapes:
@@ -678,6 +698,10 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, ports)) for ports in (self.inputs, self.outputs))
         return f"<{self.plugin.name} network `{self.name}` ({inputs}) -> ({outputs})>"
+
+
+def _as_set(value: str | Collection[str]) -> frozenset[str]:
+    return frozenset([value]) if isinstance(value, str) else frozenset(value)
 
 
 _EXTENSIONS: Final = "extensions"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any, ClassVar, final
 
@@ -33,6 +33,10 @@ class HostedPlugin(ABC):
     @abstractmethod
     def metric(self, name: str, device_id: str) -> object:
         """The value of a metric of the device with this id; None for the declared default."""
+
+    @abstractmethod
+    def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
+        """The features of this machine that the requirements of blobs are compared with."""
 
     @abstractmethod
     def _imports_networks(self) -> bool:

@@ -52,10 +52,10 @@ __all__ = [
     "NO_VALUE", "Attribute", "CancelFlag", "ConstantSpans", "Context", "CpuFeatures", "FamilyRunner", "KernelLibrary",
     "LibraryKernel", "Number", "Packing", "Plan", "PlanBuilder", "PlanFamily", "PlanRunner", "PointwiseFunction",
     "ProductRates", "Repetition", "RepetitionRun", "RepetitionRunner", "Routine", "RoutineBuilder", "SequenceAxis",
-    "Span", "StepInfo", "Varying", "VaryingAttribute", "built_isas", "codes", "cores", "cpu_features", "default_isa",
-    "empty_aligned", "empty_huge", "features", "has_feature", "isas_within", "kernel_isas", "kernels", "lay_out_arena",
-    "left_out_kernels", "load_kernel_library", "pack", "pointwise_functions", "product_rates", "return_free_memory",
-    "run_kernel", "run_packings", "span_of", "started_threads",
+    "Span", "StepInfo", "Varying", "VaryingAttribute", "all_isas", "built_isas", "codes", "cores", "cpu_features",
+    "default_isa", "empty_aligned", "empty_huge", "features", "has_feature", "isas_within", "kernel_isas", "kernels",
+    "lay_out_arena", "left_out_kernels", "load_kernel_library", "pack", "pointwise_functions", "product_rates",
+    "return_free_memory", "run_kernel", "run_packings", "span_of", "started_threads",
 ]  # fmt: skip
 
 Form: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"
@@ -116,6 +116,11 @@ def default_isa() -> str:
 def built_isas() -> tuple[str, ...]:
     """Return the instruction sets that this build has the kernels for, ascending, whether or not this CPU has them."""
     return tuple(_core.built_isas())
+
+
+def all_isas() -> tuple[str, ...]:
+    """Return all instruction sets of csrc/isas.def, of every architecture, ascending."""
+    return tuple(_core.isa_features())
 
 
 def left_out_kernels() -> dict[str, tuple[str, ...]]:

@@ -1,5 +1,7 @@
 """Typed properties: validation, listing, parsing and documentation follow from one declaration."""
 
+from typing import TYPE_CHECKING
+
 from engine.properties.common import (
     ALLOW_SHARED_CACHE,
     AVAILABLE_DEVICES,
@@ -39,10 +41,18 @@ from engine.properties.common import (
     REMOTE_CONTEXT_SUPPORT,
     SUPPORTED_CONFIG_KEYS,
     SUPPORTED_METRICS,
+    TARGET,
+    TARGETS,
     VARYING_LENGTHS,
 )
 from engine.properties.config import Config, PropertySet, describe
 from engine.properties.declaration import CONFIG, METRIC, NO_LIMIT, Mutability, Property
+from engine.startup import names_on_demand
+
+if TYPE_CHECKING:
+    from engine.properties.target import CpuTarget
+else:
+    __getattr__ = names_on_demand(__name__, {"engine.properties.target": ["CpuTarget"]})
 
 __all__ = [
     "ALLOW_SHARED_CACHE",
@@ -86,8 +96,11 @@ __all__ = [
     "REMOTE_CONTEXT_SUPPORT",
     "SUPPORTED_CONFIG_KEYS",
     "SUPPORTED_METRICS",
+    "TARGET",
+    "TARGETS",
     "VARYING_LENGTHS",
     "Config",
+    "CpuTarget",
     "Mutability",
     "Property",
     "PropertySet",

@@ -221,6 +221,19 @@ DEVICE_PRIORITIES = Property(
     'For a device that runs on others: their names, best first, as after the colon of "HETERO:OPENCL,CPU".',
 )
 
+TARGET = Property(
+    "TARGET",
+    str,
+    "",
+    CONFIG,
+    "The machine that a network is compiled for: a CPU, such as x86-64:avx2 or x86-64:avx512,cores=8,l2=2MiB; or "
+    "source, for any, so that the network is lowered where it is imported. Empty: this machine. A network that this "
+    "machine cannot run can be exported, but refuses requests.",
+)
+TARGETS: Property[tuple[str, ...]] = Property(
+    "TARGETS", tuple, (), METRIC, "The targets that TARGET can name, without cores and caches."
+)
+
 DEVICE_CONFIGS = Property(
     "DEVICE_PROPERTIES",
     dict,

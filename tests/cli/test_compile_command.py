@@ -176,3 +176,17 @@ def test_no_blob_is_left_if_another_cannot_be_written(
     assert done.code == 3
     assert "folder" in done.err
     assert [file.name for file in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_blob_for_another_machine(engine: Engine, files: Path, tmp_path: Path) -> None:
+    model, blob = files / "basic.onnx", tmp_path / "any.blob"
+    done = engine("compile", model, "--target", "source", "-o", blob, "--check")
+    assert (done.code, "for CPU" in done.out) == (0, True)
+    with BlobReader(blob) as reader:
+        assert (reader.manifest.requirements, reader.manifest.config) == ({}, {"TARGET": "source"})
+    done = engine("compile", model, "-d", "CPU", "--target", "x86-64:z80", "-o", tmp_path / "other.blob")
+    assert done.code != 0
+    assert "targets: " in done.err
+    done = engine("compile", model, "-d", "TEMPLATE", "--target", "source", "-o", tmp_path / "other.blob")
+    assert (done.code, "TEMPLATE compiles for this machine only" in done.err) == (3, True)
+    assert not (tmp_path / "other.blob").exists()

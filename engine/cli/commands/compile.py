@@ -56,6 +56,7 @@ engine compile model.onnx -d CPU --sign release.key --release net:7  # hosts can
 engine compile model.onnx -d CPU --encrypt secret.key     # encrypted; its imports need the key
 engine compile model.onnx -d TEMPLATE --weights-from model.onnx  # without weights; its imports need the model
 engine compile model.onnx -d CPU -c NUM_STREAMS=2 -o two.blob --weights-from model.blob  # shares its weights
+engine compile model.onnx -d CPU --target source          # for other machines; `engine devices CPU` lists the targets
 """
 
 
@@ -126,6 +127,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="the blob of the -d before it (default: the model's name with .blob, in the current folder; with several "
         "devices, .CPU.blob and so on). Before the first of several -d: the folder of all blobs",
+    )
+    parser.add_argument(
+        "--target",
+        metavar="TARGET",
+        help="compile for another machine than this one: a CPU, such as x86-64:avx2 or "
+        "x86-64:avx512,cores=8,l2=2MiB; or source, for all, so that an import lowers the network",
     )
     add_extension(parser)
     add_weights(parser, None)
@@ -216,7 +223,7 @@ def _builds(core: Core, args: argparse.Namespace) -> list[Build]:
     from engine.core.build import Build
 
     if not args.variants:
-        args.device = None
+        args.device = None if args.target is None else _device_with_targets(core)
         args.variants = [_Variant(require_device(core, args))]
     variants: Sequence[_Variant] = args.variants
     paths = _paths(args)
@@ -229,9 +236,17 @@ def _builds(core: Core, args: argparse.Namespace) -> list[Build]:
     if twice := [path for path in paths if resolved.count(os.path.realpath(path)) > 1]:
         raise UsageError(f"two blobs would be written to {twice[0]}; give each -d an -o FILE of its own")
     return [
-        Build(each.device, Path(path), parse_config(core, each.device, [*args.config, *each.config]))
+        Build(each.device, Path(path), parse_config(core, each.device, [*args.config, *each.config]), args.target)
         for each, path in zip(variants, paths, strict=True)
     ]
+
+
+def _device_with_targets(core: Core) -> str:
+    """The device that compiles for other machines, if there is one only: AUTO chooses among this machine's devices."""
+    found = core.devices_with_targets()
+    if len(found) == 1:
+        return found[0]
+    raise UsageError(f"--target without a device: use -d DEVICE; those that compile for others: {', '.join(found)}")
 
 
 def _read_files(args: argparse.Namespace) -> Iterator[tuple[str, str]]:

@@ -45,7 +45,7 @@ HALF_UNIT = 2.0**-9
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also run the slower kernels of CPUs without bf16."""
-    monkeypatch.setattr(network_module, "precision_of", lambda config, isa: config["INFERENCE_PRECISION_HINT"])
+    monkeypatch.setattr(network_module, "precision_of", lambda config, isa, **_: config["INFERENCE_PRECISION_HINT"])
 
 
 def named(name: str, *shape: int) -> Array:
@@ -273,7 +273,7 @@ def test_a_cpu_without_bf16_says_so_and_computes_in_f32(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     isa = [each for each in isas_within(default_isa()) if not features(each) & {"bf16", "amx_bf16"}][-1]
-    monkeypatch.setattr(network_module, "default_isa", lambda: isa)
+    monkeypatch.setattr("engine_cpu.machine.default_isa", lambda: isa)
     model, x = residual_network()
     with caplog.at_level(logging.WARNING, "engine.cpu"):
         actual = run_cpu(model, x)

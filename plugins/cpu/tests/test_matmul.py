@@ -59,7 +59,7 @@ def test_a_blob_of_unknown_lengths_has_the_packed_matrix_only(
 ) -> None:
     """Otherwise each process that imports the blob would pack a matrix of its own, and share none."""
     # Also on a CPU without bf16, by slower kernels.
-    monkeypatch.setattr("engine_cpu.network.precision_of", lambda config, isa: config["INFERENCE_PRECISION_HINT"])
+    monkeypatch.setattr("engine_cpu.network.precision_of", lambda config, isa, **_: config["INFERENCE_PRECISION_HINT"])
     core, a, data = Core(), parameter("a", [None, 256]), values(512, 256) / 16
     if form == "Gemm transB":
         node = ops.Gemm(a, Constant(data), transB=1)

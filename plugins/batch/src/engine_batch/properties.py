@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.plugin_api import CONFIG, METRIC, Property
-from engine.properties import DEVICE_CONFIGS, DEVICE_PRIORITIES
+from engine.properties import DEVICE_CONFIGS, DEVICE_PRIORITIES, TARGET
 
 BATCH_SIZE = Property(
     "BATCH_SIZE",
@@ -64,5 +64,5 @@ PARTIAL_BATCHES = Property(
     "models whose batch is not fixed.",
 )
 MAX_BATCH_SIZE = Property("MAX_BATCH_SIZE", int, 1, METRIC, "How many requests a full batch has.", minimum=1)
-OWN_PROPERTIES = (DEVICE_PRIORITIES, BATCH_SIZE, BATCH_TIMEOUT, BATCH_CHECK, DEVICE_CONFIGS)
+OWN_PROPERTIES = (DEVICE_PRIORITIES, BATCH_SIZE, BATCH_TIMEOUT, BATCH_CHECK, DEVICE_CONFIGS, TARGET)
 OWN_METRICS = (MAX_BATCH_SIZE, BATCH_STATISTICS, BATCH_SIZES, BATCH_RUNS, PARTIAL_BATCHES)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PropertyError
+from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PropertyError, TargetError
 from engine.properties import (
     ALLOW_SHARED_CACHE,
     CACHE_DIR,
@@ -21,13 +21,14 @@ from engine.properties import (
     PERFORMANCE_HINT,
     SUPPORTED_CONFIG_KEYS,
     SUPPORTED_METRICS,
+    TARGET,
 )
 from engine.startup import dataclass
 from engine_batch.properties import BATCH_SIZE, BATCH_TIMEOUT
 
 PASSED_ON: Final = (
     PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, EXCLUSIVE_ASYNC_REQUESTS, CACHE_DIR,
-    ALLOW_SHARED_CACHE, ENABLE_MMAP, *LIMIT_PROPERTIES,
+    ALLOW_SHARED_CACHE, ENABLE_MMAP, TARGET, *LIMIT_PROPERTIES,
 )  # fmt: skip
 """Config keys of BATCH that are passed on to its device."""
 DEFAULT_SIZE: Final = 8
@@ -77,6 +78,8 @@ class Target:
             raise PropertyError(
                 f"{DEVICE_CONFIGS.name}: expected a mapping of config keys to values for {device}, got {own!r:.80}"
             )
+        if config[TARGET] and TARGET.name not in keys:
+            raise TargetError(f"{TARGET.name} is {config[TARGET]}, and {device} compiles for this machine only")
         passed = {p.name: config[p] for p in PASSED_ON if p.name in config.explicit and p.name in keys}
         size = _size(own_name, core, config, device, found["size"])
         is_stated = found["size"] is not None or bool(config[BATCH_SIZE.name])

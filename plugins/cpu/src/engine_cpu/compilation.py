@@ -23,7 +23,10 @@ _MAX_THREADS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """The configuration that a network was compiled for, which determines weight formats, and its kernel choices."""
+    """The configuration that a network was compiled for, which determines weight formats, and its kernel choices.
+
+    If it `is_source`, an import lowers the graph for the machine there instead.
+    """
 
     isa: str
     precision: str
@@ -32,6 +35,7 @@ class Compilation:
     is_accurate: bool
     rounds_weights: bool
     saves_memory: bool = False
+    is_source: bool = False
 
     @property
     def hint(self) -> str:
@@ -55,6 +59,7 @@ class Compilation:
                 read["is_accurate"],
                 read.get("rounds_weights", False),
                 read.get("saves_memory", False),
+                read.get("is_source", False),
             )
             texts = (made.isa, made.precision, *made.choices, *made.choices.values())
             if (
@@ -64,6 +69,7 @@ class Compilation:
                 and isinstance(made.is_accurate, bool)
                 and isinstance(made.rounds_weights, bool)
                 and isinstance(made.saves_memory, bool)
+                and isinstance(made.is_source, bool)
                 and 1 <= made.threads <= _MAX_THREADS
             ):
                 return made
@@ -77,9 +83,13 @@ def requirements_of(isa: str) -> Mapping[str, str | Sequence[str]]:
     return {"architecture": ARCHITECTURE, "isa": [isa], "packed weights": FORMATS}
 
 
-def threads_of(config: Config) -> int:
-    """The number of threads of one inference while all streams run, for which kernels are chosen."""
-    threads = min(config[INFERENCE_NUM_THREADS] or cores(), cores())
+def threads_of(config: Config, available: int | None = None) -> int:
+    """The number of threads of one inference while all streams run, for which kernels are chosen.
+
+    `available`: the cores of the machine, if it is another one.
+    """
+    count = cores() if available is None else available
+    threads = min(config[INFERENCE_NUM_THREADS] or count, count)
     return max(1, int(threads) // (config[NUM_STREAMS] or 1))
 
 

@@ -8,7 +8,7 @@ from engine.errors import UnsupportedError
 from engine.ir import Constant, MapType, Model, Node, SequenceType, TensorType
 from engine.ir.walk import all_nodes
 from engine.lowering import GraphNetwork, PreparedGraph, RefusalCause, check_mode, check_precision, read_graph
-from engine.native import Plan, default_isa, return_free_memory
+from engine.native import Plan, cores, default_isa, return_free_memory
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.ops import find_op
 from engine.ops.reference import compile_node
@@ -23,14 +23,17 @@ from engine.properties import (
     MEMORY_BUDGET,
     NO_LIMIT,
     NUM_STREAMS,
+    TARGET,
     VARYING_LENGTHS,
 )
+from engine.properties.target import SOURCE
 from engine_cpu.cache_formats import CACHE_FORMATS
 from engine_cpu.compilation import PACKED, SECTION, Compilation, most_threads_of, requirements_of, threads_of
 from engine_cpu.compiler import Compiler, logger
 from engine_cpu.instruction_sets import needed_isa, why_lower
 from engine_cpu.length_report import describe_lengths
 from engine_cpu.lowering import LOWERINGS, CpuGraph
+from engine_cpu.machine import Machine
 from engine_cpu.precision import is_accurate, precision_of, remark_on
 from engine_cpu.program import Program
 from engine_cpu.programs import Programs
@@ -51,12 +54,14 @@ from engine_cpu.properties import (
 from engine_cpu.request import CpuInferRequest
 from engine_cpu.stored_program import WHY_NOT, why_not_stored, write_program
 from engine_cpu.transform import prepare_model
-from engine_cpu.tuning import EFFORTS, CpuTuner
+from engine_cpu.tuning import DEFAULT_L2_BYTES, EFFORTS, CpuTuner
 from engine_cpu.tuning_cache import TuningCache
 from engine_cpu.weights import WeightLimit, WeightStore, mark_weights
 
 _LARGE = 32 << 20
 """The bytes of weights from which on freed memory is returned after compiling."""
+_ANY_ISA = "generic"
+"""What a blob says that is lowered where it is imported."""
 _NAMED = 3
 """How many nodes a message names."""
 
@@ -99,7 +104,8 @@ class CpuNetwork(GraphNetwork):
         """
         network = cls(plugin, config, model)
         accurate = is_accurate(config)
-        precision = precision_of(config, default_isa())
+        machine = Machine.of(config)
+        precision = precision_of(config, machine.isa, is_here=machine.is_here)
         rounds_weights = config[INFERENCE_PRECISION_HINT] != precision
         prepared = prepare_model(
             model, config[DYNAMIC_QUANTIZATION_GROUP_SIZE], is_accurate=accurate, rounds_weights=rounds_weights
@@ -112,8 +118,8 @@ class CpuNetwork(GraphNetwork):
         if limit is not None and limit.counts_on:
             effort = EFFORTS["none"]  # the weights may have no content
         cache = TuningCache(folder, is_shared=config[ALLOW_SHARED_CACHE]) if folder and effort.seconds else None
-        threads = threads_of(config)
-        weights = WeightStore(needed_isa(prepared.graph, precision, default_isa()), limit=limit)
+        threads = threads_of(config, machine.cores)
+        weights = WeightStore(needed_isa(prepared.graph, precision, machine.isa), limit=limit)
         tuner = CpuTuner(
             threads,
             effort.inferences,
@@ -121,8 +127,9 @@ class CpuNetwork(GraphNetwork):
             cache=cache,
             is_accurate=accurate,
             saves_memory=is_direct,
+            l2_bytes=machine.l2_bytes or DEFAULT_L2_BYTES,
         )
-        network._load(prepared, weights, tuner, precision, rounds_weights=rounds_weights)
+        network._load(prepared, weights, tuner, precision, machine, rounds_weights=rounds_weights)
         if cache is not None:
             cache.save()
         network._discard_packed()
@@ -139,25 +146,40 @@ class CpuNetwork(GraphNetwork):
         hint = config[INFERENCE_PRECISION_HINT]
         # A network in bf16 that is given with the hint runs wherever its kernels do, if slowly.
         check_precision(network.name, made.hint, hint if hint == made.hint else precision_of(config, default_isa()))
-        packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
-        weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
-        # Kernels and weight formats depend on the number of threads that the network was compiled for.
         prepared = PreparedGraph.of(graph, LOWERINGS)
-        tuner = CpuTuner(
-            made.threads, choices=made.choices, is_accurate=made.is_accurate, saves_memory=made.saves_memory
-        )
-        network._load(prepared, weights, tuner, made.precision, rounds_weights=made.rounds_weights)
+        machine = Machine(default_isa(), cores(), is_source=made.is_source)
+        if made.is_source:
+            weights = WeightStore(needed_isa(graph, made.precision, machine.isa))
+            tuner = CpuTuner(threads_of(config), is_accurate=made.is_accurate, saves_memory=made.saves_memory)
+        else:
+            packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
+            weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
+            # Kernels and weight formats depend on the number of threads that the network was compiled for.
+            tuner = CpuTuner(
+                made.threads, choices=made.choices, is_accurate=made.is_accurate, saves_memory=made.saves_memory
+            )
+        network._load(prepared, weights, tuner, made.precision, machine, rounds_weights=made.rounds_weights)
         return network
 
     def _load(
-        self, prepared: CpuGraph, weights: WeightStore, tuner: CpuTuner, precision: str, *, rounds_weights: bool
+        self,
+        prepared: CpuGraph,
+        weights: WeightStore,
+        tuner: CpuTuner,
+        precision: str,
+        machine: Machine,
+        *,
+        rounds_weights: bool,
     ) -> None:
         """The steps shared by compiling and importing."""
         self.graph = prepared.graph
         self.weights = weights
-        if remark := remark_on(self.config, default_isa(), precision, rounds_weights=rounds_weights):
+        self.keeps_packed = bool(self.config[EXPORT_PACKED_WEIGHTS]) and not machine.is_source
+        self.is_source = machine.is_source
+        is_here = machine.is_here
+        if remark := remark_on(self.config, machine.isa, precision, rounds_weights=rounds_weights, is_here=is_here):
             self.remarks.append(remark)
-        if left_out := why_lower(default_isa()):
+        if is_here and (left_out := why_lower(machine.isa)):
             self.remarks.append(left_out)
         self.reference_steps = self._check_reference(prepared)
         streams = self.config[NUM_STREAMS] or 1
@@ -266,18 +288,19 @@ class CpuNetwork(GraphNetwork):
     def export_sections(self, writer: BlobWriter) -> None:
         """Write the sections that `imported` reads, and the program if a blob can have it, for `StoredNetwork`."""
         super().export_sections(writer)
-        if self.config[EXPORT_PACKED_WEIGHTS]:
+        if self.keeps_packed:
             for key, array in self.weights.packed.items():
                 writer.add_section(PACKED + key, array)
         tuner = self.tuner
         made = Compilation(
-            self.weights.isa,
+            _ANY_ISA if self.is_source else self.weights.isa,
             self.precision,
-            tuner.threads,
+            1 if self.is_source else tuner.threads,
             tuner.choices,
             tuner.is_accurate,
             self.rounds_weights,
             tuner.saves_memory,
+            self.is_source,
         )
         writer.add_section(SECTION, made.to_json())
         if not (why := self.why_not_stored()):
@@ -288,6 +311,8 @@ class CpuNetwork(GraphNetwork):
 
     def why_not_stored(self) -> str:
         """Why a blob of the network has no program, as a clause; "" if it has one."""
+        if self.is_source:
+            return f"it was compiled for {TARGET.name}={SOURCE}"
         if not self.config[EXPORT_PACKED_WEIGHTS]:
             return f"{EXPORT_PACKED_WEIGHTS.name} is off"
         if self.program is None:
@@ -298,7 +323,7 @@ class CpuNetwork(GraphNetwork):
 
     def is_omitted(self, constant: Constant) -> bool:
         """True for data that steps read only in packed form, unless blobs or plans for other shapes need it."""
-        if not self.config[EXPORT_PACKED_WEIGHTS]:
+        if not self.keeps_packed:
             return False
         return self.weights.is_only_packed(constant) if self.is_static else constant in self.packed_ahead
 
@@ -307,8 +332,8 @@ class CpuNetwork(GraphNetwork):
         return node in self._reference
 
     def requirements(self) -> Mapping[str, str | Sequence[str]]:
-        """The instruction set of kernels and packed weights, and the version of the weight formats."""
-        return requirements_of(self.weights.isa)
+        """The instruction set of kernels and packed weights, and the version of the weight formats; of source, none."""
+        return {} if self.is_source else requirements_of(self.weights.isa)
 
     def metric(self, name: str) -> object:
         """The network's own metrics; the engine answers the common ones."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from engine.errors import MissingPartError, UnsupportedError
+from engine.errors import MissingPartError, PropertyError, UnsupportedError
 from engine.native import cores, cpu_features, default_isa, isas_within, product_rates
 from engine.plugin_api import BlobReader, Config, ExecutableNetwork, Plugin
-from engine.properties import INFERENCE_NUM_THREADS, MEMORY_BUDGET, NUM_STREAMS
+from engine.properties import INFERENCE_NUM_THREADS, MEMORY_BUDGET, NUM_STREAMS, TARGET, TARGETS
 from engine.startup import paused_collector
 from engine_cpu.instruction_sets import ARCHITECTURE
 from engine_cpu.precision import why_not_bf16
@@ -45,6 +45,8 @@ class CpuPlugin(Plugin):
         KV_CACHE_PRECISION,
         MEMORY_BUDGET,
         PLAN_CACHE_SIZE,
+        TARGET,
+        TARGETS,
     )
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
@@ -52,13 +54,19 @@ class CpuPlugin(Plugin):
         with paused_collector():
             from engine_cpu.network import CpuNetwork  # with all that compiles
 
-            return CpuNetwork.compiled(self, _with_streams(config), model, config)
+            return CpuNetwork.compiled(self, _with_streams(config, _cores_of(config)), model, config)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
         """A network from the sections that `CpuNetwork.export_sections` wrote: from its program, or otherwise its
         graph.
         """
-        config = _with_streams(config)
+        made_for = str(blob.manifest.config.get(TARGET.name, ""))
+        if config[TARGET] != made_for:
+            raise PropertyError(
+                f"{blob.where} was compiled for {made_for or 'the machine that exported it'}, and {TARGET.name} is "
+                f"{config[TARGET]!r}: an import does not compile; omit it"
+            )
+        config = _with_streams(config, cores())
         with paused_collector():
             if has_program(blob, config):
                 return StoredNetwork(self, config, blob)
@@ -82,6 +90,10 @@ class CpuPlugin(Plugin):
             case "OPTIMIZATION_CAPABILITIES":
                 is_in_bf16 = why_not_bf16(default_isa(), product_rates()) is None
                 return ("FP32", "BF16", "INT8") if is_in_bf16 else ("FP32", "INT8")
+            case TARGETS.name:
+                from engine_cpu.machine import targets
+
+                return targets()
         return None
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
@@ -89,8 +101,17 @@ class CpuPlugin(Plugin):
         return {"architecture": ARCHITECTURE, "isa": isas_within(default_isa()), "packed weights": FORMATS}
 
 
-def _with_streams(config: Config) -> Config:
+def _cores_of(config: Config) -> int:
+    """The cores of the machine that a network is compiled for. Raises `TargetError`."""
+    if not config[TARGET]:
+        return cores()
+    from engine_cpu.machine import Machine
+
+    return Machine.of(config).cores
+
+
+def _with_streams(config: Config, available: int) -> Config:
     """For throughput, one stream per core or thread that the network may use, unless the user sets the number."""
     if config["PERFORMANCE_HINT"] != "THROUGHPUT" or config[NUM_STREAMS]:
         return config
-    return config.merged({NUM_STREAMS.name: min(cores(), config[INFERENCE_NUM_THREADS] or cores())})
+    return config.merged({NUM_STREAMS.name: min(available, config[INFERENCE_NUM_THREADS] or available)})

@@ -40,31 +40,34 @@ def is_accurate(config: Config) -> bool:
     return True
 
 
-def precision_of(config: Config, isa: str) -> str:
+def precision_of(config: Config, isa: str, *, is_here: bool = True) -> str:
     """The precision of products: bf16 if it is configured and faster than f32 on this CPU; otherwise f32.
 
-    Logs once in a process why a hint was ignored, or that the hint would be worth setting.
+    Another CPU than this (not `is_here`) cannot be measured: bf16 then if it has such products at all. Logs once in a
+    process why a hint was ignored, or that the hint would be worth setting.
     """
-    refused = why_not_bf16(isa, product_rates())
+    refused = _refusal(isa, is_here=is_here)
     if config[INFERENCE_PRECISION_HINT] == "bf16":
         if refused:
             logger.warning(
-                "INFERENCE_PRECISION_HINT is bf16, but this CPU %s: computing in f32, with large weights in bf16",
+                "INFERENCE_PRECISION_HINT is bf16, but %s CPU %s: computing in f32, with large weights in bf16",
+                "this" if is_here else "the target's",
                 refused,
             )
             return "f32"
-    elif not refused:
+    elif not refused and is_here:
         _advise()
     return str(config[INFERENCE_PRECISION_HINT])
 
 
-def remark_on(config: Config, isa: str, precision: str, *, rounds_weights: bool) -> str | None:
+def remark_on(config: Config, isa: str, precision: str, *, rounds_weights: bool, is_here: bool = True) -> str | None:
     """Why a network computes in another precision than requested; None if it does not."""
     asked = config[INFERENCE_PRECISION_HINT]
     if asked == precision:
         return None
-    refused = why_not_bf16(isa, product_rates())
-    why = f"this CPU {refused}; computing in {precision}" if refused else f"it was compiled for {precision}"
+    refused = _refusal(isa, is_here=is_here)
+    cpu = "this CPU" if is_here else "the target's CPU"
+    why = f"{cpu} {refused}; computing in {precision}" if refused else f"it was compiled for {precision}"
     scope = "applies to large weights only" if rounds_weights else "is ignored"
     return f"{INFERENCE_PRECISION_HINT.name} is {asked}, and {scope}: {why}"
 
@@ -81,6 +84,13 @@ def why_not_bf16(isa: str, rates: ProductRates | None) -> str | None:
     if rates.bf16 < _MIN_GAIN * rates.f32:
         return f"multiplies bf16 {rates.bf16 / rates.f32:.1f} times as fast as f32"
     return None
+
+
+def _refusal(isa: str, *, is_here: bool) -> str | None:
+    """Why products of bf16 are refused; of another CPU, only that it has none."""
+    if not is_here and has_feature(isa, "bf16"):
+        return None
+    return why_not_bf16(isa, product_rates() if is_here else None)
 
 
 @cache

@@ -39,6 +39,8 @@ class Effort:
     inferences: float
 
 
+DEFAULT_L2_BYTES: Final = 1 << 20
+"""The second-level cache for which kernels are chosen unless TARGET says another: one blob serves all CPUs of a set."""
 EFFORTS: Final = {"none": Effort(0.0, 0.0), "quick": Effort(0.15, 1000.0), "full": Effort(60.0, math.inf)}
 """The efforts by the values of COMPILE_EFFORT."""
 
@@ -79,12 +81,14 @@ class CpuTuner(Tuner):
 
     `inferences`: see `Effort`. `is_accurate`: whether kernels with larger rounding errors than others are left out.
     `saves_memory`: whether kernels whose weights take more than the model's are left out.
+    `l2_bytes`: the second-level cache of a core.
     """
 
     threads: int
     inferences: float = math.inf
     is_accurate: bool = False
     saves_memory: bool = False
+    l2_bytes: int = DEFAULT_L2_BYTES
 
     def choose(
         self, node: Node, key: str, candidates: Sequence[Candidate], isa: str, seconds: float = 0.0, uses: int = 1

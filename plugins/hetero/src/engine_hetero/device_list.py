@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PropertyError, RemoteContext
+from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PropertyError, RemoteContext, TargetError
 from engine.properties import (
     DEVICE_CONFIGS,
     DEVICE_PRIORITIES,
@@ -18,11 +18,14 @@ from engine.properties import (
     PERF_COUNT,
     PERFORMANCE_HINT,
     REMOTE_CONTEXT_SUPPORT,
+    TARGET,
 )
 from engine.startup import dataclass
-from engine_hetero.properties import PARTITION_STRATEGY
+from engine_hetero.properties import PARTITION_STRATEGY, PLACEMENT
 
-PASSED_ON: Final = (PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, ENABLE_MMAP, *LIMIT_PROPERTIES)
+PASSED_ON: Final = (
+    PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, ENABLE_MMAP, TARGET, *LIMIT_PROPERTIES,
+)  # fmt: skip
 """Config keys of HETERO that are passed on to its devices."""
 _MIN_FOLDED: Final = {MAX_FOLDED_BYTES: 64 << 20, MAX_FOLDED_WORK: 10**9}
 """What each part may fold, however many there are: enough for what its device's passes derive from constants."""
@@ -40,7 +43,7 @@ class DeviceList:
         """The device list of a configuration.
 
         Raises `DeviceNotFoundError` for an empty list, for HETERO itself, and for a missing device; `PropertyError` for
-        configuration of a device that is not listed.
+        configuration of a device that is not listed; `TargetError` for a target that one of them does not compile for.
         """
         listed = tuple(config[DEVICE_PRIORITIES].split(",")) if config[DEVICE_PRIORITIES] else ()
         if not listed:
@@ -60,6 +63,11 @@ class DeviceList:
                     f"device {name!r} in the list {','.join(listed)!r} is {own_name} under another name, "
                     f"which cannot run on {own_name}; list its devices instead"
                 )
+        if config[TARGET] and config[PLACEMENT] == "measured":
+            raise TargetError(
+                f"{TARGET.name} is {config[TARGET]}, and {PLACEMENT.name} is measured: times can be measured on this "
+                "machine only; omit one of them"
+            )
         given: Mapping[str, Any] = config[DEVICE_CONFIGS.name]
         if unknown := [name for name in given if name not in listed]:
             raise PropertyError(
@@ -96,6 +104,10 @@ def _config_of(name: str, core: CoreHandle, config: Config, own: Any) -> Mapping
             f"{DEVICE_CONFIGS.name}: expected a mapping of config keys to values for {name}, got {own!r:.80}"
         )
     keys = core.get_property(name, "SUPPORTED_CONFIG_KEYS")
+    if config[TARGET] and TARGET.name not in keys:
+        raise TargetError(
+            f"{TARGET.name} is {config[TARGET]}, and {name} compiles for this machine only; list other devices"
+        )
     passed = {p.name: config[p] for p in PASSED_ON if p.name in config.explicit and p.name in keys}
     return {**passed, **own}
 

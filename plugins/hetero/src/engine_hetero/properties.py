@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.plugin_api import CONFIG, METRIC, Property
-from engine.properties import DEVICE_CONFIGS
+from engine.properties import DEVICE_CONFIGS, TARGET
 
 PLACEMENT = Property(
     "PLACEMENT",
@@ -91,6 +91,6 @@ HOST_TRANSFERS = Property(
 )
 OWN_PROPERTIES = (
     PLACEMENT, AFFINITY_FILE, CALIBRATION_FILE, MEASURE_SECONDS, PARTITION_STRATEGY, PARTITION_MODE, DEVICE_CONFIGS,
-    DUMP_GRAPH,
+    DUMP_GRAPH, TARGET,
 )  # fmt: skip
 """The config keys of HETERO only."""

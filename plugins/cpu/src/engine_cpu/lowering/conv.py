@@ -85,6 +85,7 @@ class ConvLowering(OpLowering[ConvSpec]):
             option.precision == "bf16",
             b.is_constant(node.input_value(_W)),
             b.is_direct,
+            b.l2_bytes,
         )
         x = b.input(node.input_value(_X), layout)
         more = [] if bias is None else [padded_bias(node, bias, b)]

@@ -10,7 +10,7 @@ from engine.native import Attribute, has_feature
 from engine.startup import dataclass
 from engine_cpu.layout import Layout, padded_channels
 from engine_cpu.lowering.conv_geometry import ConvGeometry
-from engine_cpu.tuning import Candidate, Candidates
+from engine_cpu.tuning import DEFAULT_L2_BYTES, Candidate, Candidates
 
 PLANAR_CHANNELS: Final = 16
 """Inputs with fewer channels than this waste lanes in blocks, and may be read PLAIN."""
@@ -27,9 +27,9 @@ _GROUPED_FACTOR: Final = 2.5
 _WINOGRAD_GROUPS_FACTOR: Final = 1.2
 # Cycles of the Winograd input and output transforms of one tile of 16 channels.
 _TRANSFORM_CYCLES: Final = {2: (45.0, 35.0), 4: (150.0, 100.0)}
-# Bytes of weights and transformed tiles that stay in a second-level cache.
-_CACHED_WEIGHTS: Final = 768 << 10
-_CACHED_TILES: Final = 2 << 20
+# Weights and transformed tiles that stay cached, relative to the second-level cache.
+_CACHED_WEIGHTS: Final = 0.75
+_CACHED_TILES: Final = 2
 # Kernels on bf16 maps with the same weights as on f32 maps.
 _PACKED_AS: Final = {"depthwise_bf16": "depthwise_f32", "winograd_bf16": "winograd_f32"}
 _PACKED_BY: Final = ("vectors", "output_tile", "merge", "expanded", "plain")
@@ -55,6 +55,7 @@ class ConvProblem:
     has_constant_weights: bool = True
     is_direct: bool = False
     """Whether Winograd's algorithm is left out."""
+    l2_bytes: int = DEFAULT_L2_BYTES
 
     def key(self) -> str:
         """A key that is equal for problems whose candidates take the same time."""
@@ -242,9 +243,9 @@ def _blocks(problem: ConvProblem, tile: int, merge: int) -> list[dict[str, Attri
     points = (tile + 2) ** 2
     ins, outs = g.in_group * merge, g.out_group * merge
     block = 14
-    if 4 * points * ins * outs > _CACHED_WEIGHTS:
+    if 4 * points * ins * outs > _CACHED_WEIGHTS * problem.l2_bytes:
         # One pass over the weights serves as many transformed tiles as fit into the cache.
-        block = max(28, min(98, _CACHED_TILES // (4 * points * (ins + 32)) // 14 * 14))
+        block = max(28, min(98, _CACHED_TILES * problem.l2_bytes // (4 * points * (ins + 32)) // 14 * 14))
     blocks = dict.fromkeys((block, 28, 14, 56))
     common: dict[str, Attribute] = {"output_tile": tile}
     if g.groups > 1:

@@ -134,7 +134,9 @@ def _of_all_channels(
     geometry = _of_slices(window, 1, 1, window.kernel[0] * x_maps.blocks * x_maps.lanes, y_maps.channels)
     operands = bias is not None, spec.input(_RESIDUAL) is not None
     layout = Layout.PLAIN if x_maps.lanes == 1 else Layout.BLOCKED
-    problem = ConvProblem(geometry, epilogue, *operands, layout, b.isa, b.threads, is_direct=b.is_direct)
+    problem = ConvProblem(
+        geometry, epilogue, *operands, layout, b.isa, b.threads, is_direct=b.is_direct, l2_bytes=b.l2_bytes
+    )
     candidate = b.choose(node, problem.key(), ConvCandidates(problem), estimated_seconds(problem))
     part = partial(_stacked, x_maps.lanes)
     shared = [packed_part(node.input_value(_W), f"slices of {x_maps.lanes}", part, geometry, candidate, b)]
