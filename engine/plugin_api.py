@@ -421,3 +421,10 @@ class CoreHandle(Protocol):
     @property
     def installed_devices(self) -> Sequence[str]:
         """The device names of all plugins, usable or not; none is loaded for it."""
+
+    @property
+    def registered_plugins(self) -> Mapping[str, str]:
+        """The plugins that the application has registered, as "module:name" by device; installed ones are not listed.
+
+        For a device that starts other processes: their cores need them, too.
+        """

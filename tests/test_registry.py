@@ -7,6 +7,7 @@ and both instances compete for one device.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import logging
 import os
@@ -383,6 +384,20 @@ def test_one_class_serves_under_several_names(registry: PluginRegistry) -> None:
     assert isinstance(second, Device)
     with pytest.raises(PropertyError, match="SECOND"):  # the name that the constructor saw
         second.set_config({"PERF_COUNT": 3})
+
+
+def test_registered_plugins_are_listed_as_another_process_imports_them(
+    install: Install, registry: PluginRegistry
+) -> None:
+    install("dist", {"INSTALLED": "installed_plugin:P"})
+    registry.register("BY_NAME", "acme.driver:AcmePlugin")
+    registry.register("BY_CLASS", Device)
+    registry.register("BY_OBJECT", functools.partial(Device))
+    assert registry.registered == {
+        "BY_NAME": "acme.driver:AcmePlugin",
+        "BY_CLASS": f"{Device.__module__}:Device",
+        "BY_OBJECT": "an object of functools:partial",
+    }
 
 
 def test_a_function_makes_a_plugin_with_the_core(registry: PluginRegistry) -> None:

@@ -497,6 +497,14 @@ class Core:
         """
         self._registry.register(name, plugin)
 
+    @property
+    def registered_plugins(self) -> dict[str, str]:
+        """The plugins of `register_plugin` by device, each as "module:name" if it can be written so.
+
+        Plugins of installed distributions are not listed: another core finds them by itself.
+        """
+        return self._registry.registered
+
     def unload_plugin(self, name: str) -> None:
         """Discard a plugin's instance with its defaults, or its failure; it is created again on next use.
 

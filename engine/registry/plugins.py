@@ -77,6 +77,11 @@ class PluginRegistry(Participant):
         """The origin of the plugin `name`; several origins if they conflict. Raises `DeviceNotFoundError`."""
         return self._entry(name).origins
 
+    @property
+    def registered(self) -> dict[str, str]:
+        """What was registered here, by name: "module:name", or a description of an object without one."""
+        return {name: entry.origins[0].target for name, entry in self._found().items() if entry.is_registered}
+
     def get(self, name: str) -> Plugin:
         """Return the plugin `name`, creating it on first use.
 
