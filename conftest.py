@@ -35,6 +35,7 @@ SUITES = {
     "plugins/batch/tests/test_behaviour.py": 8,
     "plugins/hetero/tests/test_behaviour.py": 16,
     "plugins/hetero/tests/test_operator_suite.py": 32,
+    "plugins/isolated/tests/test_behaviour.py": 48,
     "plugins/opencl/tests/test_behaviour.py": 3,
     "plugins/opencl/tests/test_operator_suite.py": 8,
     "plugins/template/tests/test_behaviour.py": 6,

@@ -21,7 +21,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-from arrows import APP, ARROWS, PAGE, PLUGIN, allowed, page_with_table  # noqa: E402
+from arrows import APP, ARROWS, PAGE, PLUGIN, PROGRAMS, allowed, page_with_table  # noqa: E402
 
 # Distributions that are not imported under their own name.
 IMPORT_NAMES = {"grpcio": "grpc", "protobuf": "google"}
@@ -65,7 +65,8 @@ def violations(root: Path) -> list[str]:
             if path.relative_to(folder / "src").parts[0] != package:
                 found.append(f"{path.relative_to(root)}: expected only the package `{package}` in src")
                 continue
-            found += check(path, folder / "src" / package, package, components, known)
+            is_program = str(path.relative_to(folder / "src")) in PROGRAMS
+            found += check(path, folder / "src" / package, package, APP if is_program else components, known)
     return found
 
 

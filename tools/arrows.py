@@ -67,6 +67,8 @@ APP: Final = {
     *("__init__", "blob", "cli", "core", "errors", "files", "generation", "ir", "passes", "plugin_api", "properties"),
     *("runtime", "threads"),
 }
+# The programs of plugins, which run in processes of their own, are applications.
+PROGRAMS: Final = {"engine_isolated/program.py"}
 
 
 def allowed(component: str) -> set[str]:

@@ -40,6 +40,7 @@ ROOMS: Final = {
             "tests/onnx/test_safetensors.py", "plugins/cpu/tests/test_tuning.py",
         ),
     ),
+    "isolated": Room(("plugins/isolated/src/engine_isolated/**/*.py",), ("plugins/isolated/tests",)),
     "generation": Room(
         ("engine/generation/*.py",),
         ("tests/test_generation.py", "tests/test_generation_times.py", "tests/test_scheduler.py"),

@@ -1,0 +1,5 @@
+"""The logger `engine.isolated`."""
+
+import logging
+
+logger = logging.getLogger("engine.isolated")

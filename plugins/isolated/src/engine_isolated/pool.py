@@ -1,0 +1,83 @@
+"""`ProcessPool`: processes that have no network at the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from engine.errors import DeviceError, PluginError
+from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
+from engine_isolated.memory import Segment
+from engine_isolated.process import DeviceProcess, ProcessEnded
+
+_PING_SECONDS: Final = 10.0
+
+
+class ProcessPool(Participant):
+    """Starts processes, and keeps the one that was last used, for the next query or network on its device. Thread-safe.
+
+    All cores of this process share it: a process has no configuration of its own but its plugins. The kept process ends
+    by itself after a short time (`engine_isolated.service`).
+    """
+
+    def __init__(self) -> None:
+        self._spare: tuple[DeviceProcess, Mapping[str, str]] | None = None
+        self._lock = ForkSafeLock()
+        lifecycle.track(self)
+
+    def take(self, device: str, plugins: Mapping[str, str]) -> DeviceProcess:
+        """A process for a device. Raises `PluginError` if none can be started."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            process, known = spare
+            if process.device == device and known == plugins:
+                with suppress(ProcessEnded):  # by itself, since it was kept for long enough
+                    process.call("ping", _PING_SECONDS)
+                    return process
+            process.end()
+        return DeviceProcess(device, plugins)
+
+    def give_back(self, process: DeviceProcess, plugins: Mapping[str, str]) -> None:
+        """Keep a process that has no network any longer, and end the one that was kept before."""
+        with self._lock:
+            former, self._spare = self._spare, (process, plugins)
+        if former is not None:
+            former[0].end()
+
+    @contextmanager
+    def borrowed(self, device: str, plugins: Mapping[str, str]) -> Iterator[DeviceProcess]:
+        """A process for calls that leave nothing in it. Raises `DeviceError` if it ends."""
+        process = self.take(device, plugins)
+        try:
+            yield process
+        except ProcessEnded as e:
+            process.end()
+            raise DeviceError(f"ISOLATED:{device}: {e}") from None
+        except PluginError:  # a plugin that failed once is not tried again there
+            process.end()
+            raise
+        except BaseException:
+            self.give_back(process, plugins)
+            raise
+        self.give_back(process, plugins)
+
+    def ask(
+        self,
+        device: str,
+        plugins: Mapping[str, str],
+        name: str,
+        timeout: float,
+        segment: Segment,
+        arguments: Mapping[str, Any],
+    ) -> Any:
+        """The answer to one call. Raises the error that the process reports, `DeviceError` if it ends."""
+        with self.borrowed(device, plugins) as process:
+            return process.call(name, timeout, segment, arguments)[0]
+
+    def _after_fork(self) -> None:
+        self._spare = None
+
+
+pool: Final = ProcessPool()

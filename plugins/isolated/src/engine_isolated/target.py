@@ -1,0 +1,121 @@
+"""The device that runs in the other process, and its configuration there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PluginError, PropertyError
+from engine.properties import (
+    ALLOW_SHARED_CACHE,
+    CACHE_DIR,
+    DEVICE_CONFIGS,
+    DEVICE_PRIORITIES,
+    ENABLE_MMAP,
+    EXCLUSIVE_ASYNC_REQUESTS,
+    INFERENCE_NUM_THREADS,
+    LIMIT_PROPERTIES,
+    NUM_STREAMS,
+    PERF_COUNT,
+    PERFORMANCE_HINT,
+)
+from engine.startup import dataclass
+from engine_isolated.properties import CALL_TIMEOUT, HANG_TIMEOUT, MAX_CRASHES, MAX_PROCESS_BYTES
+from engine_isolated.supervisor import Bounds
+
+PASSED_ON: Final = (
+    PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, EXCLUSIVE_ASYNC_REQUESTS, CACHE_DIR,
+    ALLOW_SHARED_CACHE, ENABLE_MMAP, *LIMIT_PROPERTIES,
+)  # fmt: skip
+"""Config keys of ISOLATED that are passed on to its device."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device string, and what the other process needs for it.
+
+    Attributes:
+        passed: values for the keys among them that the device has.
+        own: the device's own configuration.
+        plugins: those that were registered in this core, as "module:name" by device.
+    """
+
+    device: str
+    passed: Mapping[str, Any]
+    own: Mapping[str, Any]
+    plugins: Mapping[str, str]
+    bounds: Bounds
+
+    @classmethod
+    def of(cls, own_name: str, core: CoreHandle, config: Config) -> Target:
+        """The target of a configuration. The plugin of the device is not loaded here.
+
+        Raises `DeviceNotFoundError` for no device, several, or one of this kind; `PropertyError` for configuration that
+        is not JSON; `PluginError` for a plugin that another process cannot import.
+        """
+        device = config[DEVICE_PRIORITIES.name]
+        if not device:
+            raise DeviceNotFoundError(
+                f'{own_name} runs another device in a process of its own, but none is given; name it: "{own_name}:CPU"'
+            )
+        name = device.partition(".")[0]
+        if "," in device or "(" in device or name == own_name:
+            raise DeviceNotFoundError(
+                f'{own_name} runs one other device, and got {device!r}; name one: "{own_name}:CPU"'
+            )
+        if name not in core.installed_devices:
+            raise DeviceNotFoundError(
+                f"{own_name}: no plugin provides device {device!r}; plugins: {', '.join(core.installed_devices)}"
+            )
+        given: Mapping[str, Any] = config[DEVICE_CONFIGS.name]
+        if unknown := [each for each in given if each != device]:
+            raise PropertyError(f"{DEVICE_CONFIGS.name} configures {unknown[0]!r}; the isolated device is {device}")
+        own = given.get(device, {})
+        if not isinstance(own, Mapping):
+            raise PropertyError(
+                f"{DEVICE_CONFIGS.name}: expected a mapping of config keys to values for {device}, got {own!r:.80}"
+            )
+        bounds = Bounds(
+            config[HANG_TIMEOUT.name],
+            config[CALL_TIMEOUT.name],
+            config[MAX_CRASHES.name],
+            config[MAX_PROCESS_BYTES.name],
+        )
+        passed = {p.name: config[p] for p in PASSED_ON if p.name in config.explicit}
+        return cls(device, _json(passed), _json(own), _importable(own_name, name, core.registered_plugins), bounds)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of calls that need the device."""
+        return {"device": self.device, "passed": dict(self.passed), "own": dict(self.own)}
+
+
+def _json(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        plain: Mapping[str, Any] = json.loads(json.dumps(config, default=_plain))
+    except (TypeError, ValueError) as e:
+        raise PropertyError(f"{DEVICE_CONFIGS.name}: another process takes JSON values only: {e}") from e
+    return plain
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"got {value!r:.80} ({type(value).__name__})")
+
+
+def _importable(own_name: str, device: str, registered: Mapping[str, str]) -> Mapping[str, str]:
+    """The registered plugins that another process can import. Raises `PluginError` if the device's is none."""
+    found = {name: target for name, target in registered.items() if _is_importable(target)}
+    if device in registered and device not in found:
+        raise PluginError(
+            f"{own_name}: plugin {device} was registered as {registered[device]}, which another process cannot import; "
+            'define it at the top of a module that is a file, and register it as "module:name"'
+        )
+    return found
+
+
+def _is_importable(target: str) -> bool:
+    module, _, name = target.partition(":")
+    return bool(name) and " " not in target and "<" not in name and module != "__main__"
