@@ -281,7 +281,7 @@ def core_units(variant: Variant, together: bool | None = None) -> list[Unit]:
         raise BuildError(f"families.def: csrc/kernels/prepare/<family>.cpp is missing for {sorted(missing)}")
     is_release = variant == RELEASE
     together = is_release if together is None else together
-    folders = ("executor",) if _named_rows() and is_release else ("executor", "graph")
+    folders = ("blob", "executor") if _named_rows() and is_release else ("blob", "executor", "graph")
     others = [path for folder in folders for path in _sources(SOURCES / folder, together)]
     prepare = _sources(SOURCES / "kernels" / "prepare", together)
     return [

@@ -1,6 +1,6 @@
 """The native core, built from csrc/bindings. Use `engine.native`, which documents it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,23 @@ class Plan:
     def rows(self) -> list[tuple[str, str]]: ...
     @property
     def steps(self) -> list[tuple[str, str, str, int, float]]: ...
+
+_Forms = Sequence[tuple[str, Sequence[int]]]
+
+packed_weight_formats: str
+
+def program_format() -> str: ...
+
+class StoredProgram:
+    def __init__(self, text: bytes | memoryview) -> None: ...
+    @property
+    def counts(self) -> list[int]: ...
+    @property
+    def rows(self) -> list[tuple[str, str]]: ...
+    def missing_rows(self) -> list[str]: ...
+    def build(
+        self, inputs: _Forms, outputs: _Forms, isa: str, find: Callable[[str], memoryview]
+    ) -> tuple[list[tuple[int, str, list[int], np.ndarray[Any, Any]]], list[tuple[Any, ...]], tuple[int, ...]]: ...
 
 class PlanBuilder:
     def __init__(self, isa: str = "") -> None: ...

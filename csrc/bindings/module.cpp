@@ -20,6 +20,8 @@
 #include "bindings/graph.hpp"
 #include "bindings/routines.hpp"
 #include "bindings/running.hpp"
+#include "bindings/stored_program.hpp"
+#include "blob/stored_program.hpp"
 #include "executor/arena.hpp"
 #include "executor/context.hpp"
 #include "executor/core_set.hpp"
@@ -73,6 +75,8 @@ void translate(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const PlanError& error) {
+    raise(error_types().plan, error.what());
+  } catch (const StoredProgramError& error) {
     raise(error_types().plan, error.what());
   } catch (const SettingError& error) {
     raise(error_types().setting, error.what());
@@ -244,6 +248,7 @@ PYBIND11_MODULE(_core_of_main_interpreter, module) {
   bind_extensions(module);
   bind_families(module);
   bind_routines(module);
+  bind_stored_program(module);
   if (bind_graph != nullptr) bind_graph(module);
 }
 

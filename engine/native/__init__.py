@@ -39,22 +39,25 @@ if TYPE_CHECKING:
     import numpy as np
 
     from engine.native.kernel_library import KernelLibrary, LibraryKernel, load_kernel_library
+    from engine.native.stored_program import BuiltProgram, StoredForm, StoredProgram, StoredSegment
 
     Array: TypeAlias = np.ndarray[Any, Any]
 else:
-    # Libraries of extensions.
+    # Libraries of extensions, and programs of blobs.
     __getattr__ = names_on_demand(__name__, {
         "engine.native.kernel_library": ["KernelLibrary", "LibraryKernel", "load_kernel_library"],
+        "engine.native.stored_program": ["BuiltProgram", "StoredForm", "StoredProgram", "StoredSegment"],
     })  # fmt: skip
 
 
 __all__ = [
-    "NO_VALUE", "Attribute", "CancelFlag", "ConstantSpans", "Context", "CpuFeatures", "FamilyRunner", "KernelLibrary",
-    "LibraryKernel", "Number", "Packing", "Plan", "PlanBuilder", "PlanFamily", "PlanRunner", "PointwiseFunction",
-    "ProductRates", "Repetition", "RepetitionRun", "RepetitionRunner", "Routine", "RoutineBuilder", "SequenceAxis",
-    "Span", "StepInfo", "Varying", "VaryingAttribute", "all_isas", "built_isas", "codes", "cores", "cpu_features",
-    "default_isa", "empty_aligned", "empty_huge", "features", "has_feature", "isas_within", "kernel_isas", "kernels",
-    "lay_out_arena", "left_out_kernels", "load_kernel_library", "pack", "pointwise_functions", "product_rates",
+    "NO_VALUE", "Attribute", "BuiltProgram", "CancelFlag", "ConstantSpans", "Context", "CpuFeatures", "FamilyRunner",
+    "KernelLibrary", "LibraryKernel", "Number", "Packing", "Plan", "PlanBuilder", "PlanFamily", "PlanRunner",
+    "PointwiseFunction", "ProductRates", "Repetition", "RepetitionRun", "RepetitionRunner", "Routine", "RoutineBuilder",
+    "SequenceAxis", "Span", "StepInfo", "StoredForm", "StoredProgram", "StoredSegment", "Varying", "VaryingAttribute",
+    "all_isas", "built_isas", "codes", "cores", "cpu_features", "default_isa", "empty_aligned", "empty_huge",
+    "features", "has_feature", "isas_within", "kernel_isas", "kernels", "lay_out_arena", "left_out_kernels",
+    "load_kernel_library", "pack", "packed_weight_formats", "pointwise_functions", "product_rates", "program_format",
     "return_free_memory", "run_kernel", "run_packings", "span_of", "started_threads",
 ]  # fmt: skip
 
@@ -208,6 +211,16 @@ class PointwiseFunction(NamedTuple):
 def pointwise_functions() -> Mapping[str, PointwiseFunction]:
     """Return the rows of csrc/pointwise.def by `operation`."""
     return MappingProxyType({row[0]: PointwiseFunction(*row) for row in _core.pointwise_functions()})
+
+
+def program_format() -> str:
+    """Return what identifies the format of programs in blobs, and the meaning of kernels' attributes."""
+    return _core.program_format()
+
+
+def packed_weight_formats() -> str:
+    """Return the version of the formats in which kernels expect packed weights, and of their choice."""
+    return _core.packed_weight_formats
 
 
 def cores() -> int:

@@ -85,13 +85,17 @@ class Plan:
     __slots__ = ("_live", "_plan", "_usage", "constants")
 
     def __init__(
-        self, plan: _core.Plan, usage: ArenaUsage | None = None, constants: ConstantSpans | None = None
+        self,
+        plan: _core.Plan,
+        usage: ArenaUsage | None = None,
+        constants: ConstantSpans | None = None,
+        live_bytes: Sequence[int] | None = None,
     ) -> None:
         self._plan = plan
         self.constants = constants or ConstantSpans()
         """Where the arrays are that steps read in place."""
         self._usage = usage
-        self._live: Sequence[int] | None = None
+        self._live = live_bytes
 
     @property
     def inputs(self) -> tuple[int, ...]:

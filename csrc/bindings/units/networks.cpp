@@ -2,3 +2,4 @@
 #include "bindings/extensions.cpp"
 #include "bindings/families.cpp"
 #include "bindings/routines.cpp"
+#include "bindings/stored_program.cpp"

@@ -21,8 +21,10 @@ from engine_cpu.stored_program import DATA, SECTION, WHY_NOT
 
 from engine import Core, ops
 from engine.blob import BlobReader, BlobWriter
-from engine.errors import BlobFormatError, EngineError, UnsupportedError
+from engine.errors import BlobFormatError, EngineError, PlanError, UnsupportedError
 from engine.ir import Constant, Model, Parameter, Result, Variable, f32, string
+from engine.ir.element_type import ALL
+from engine.native import StoredProgram, program_format
 from engine.plugin_api import ExecutableNetwork
 from engine.testing.networks import seeded_network
 from engine.testing.values import values
@@ -89,7 +91,10 @@ def test_outputs_that_are_constants_and_profiles_are_stored(core: Core) -> None:
     results = [request.infer({"x": values(2, 64)}) for request in requests]
     for name in ("y", "c"):
         np.testing.assert_array_equal(results[1][name], results[0][name])
-    nodes = [[(node.name, node.op_type, node.kernel) for node in request.profiling_info.nodes] for request in requests]
+    nodes = [
+        [(node.name, node.op_type, node.kernel, node.live_bytes) for node in request.profiling_info.nodes]
+        for request in requests
+    ]
     assert nodes[1] == nodes[0] != []
 
 
@@ -179,6 +184,23 @@ def test_weights_that_are_not_packed_and_other_versions_run_from_the_graph(core:
         np.testing.assert_array_equal(network(x)["y"], compiled(x)["y"])
 
 
+def test_the_native_core_knows_the_size_of_each_type() -> None:
+    for each in ALL:
+        text = {
+            "format": program_format(), "inputs": 0, "outputs": [0], "segments": [], "rows": [], "nodes": [0, 0, 0, 0],
+            "constants": [[0, each.name, [3], "data", 0]],
+        }  # fmt: skip
+        program = StoredProgram(json.dumps(text).encode())
+        if each.numpy.hasobject:
+            with pytest.raises(PlanError, match=f"{each.name}"):
+                program.build([], [(each.name, [3])], "generic", lambda _: memoryview(bytes(64)))
+            continue
+        built = program.build([], [(each.name, [3])], "generic", lambda _: memoryview(bytes(64)))
+        [(slot, form, data)] = built.constants
+        assert (slot, form[0], list(form[1]), data.nbytes) == (0, each.name, [3], 3 * each.numpy.itemsize)
+        assert not data.flags.writeable
+
+
 def edited(edit: Callable[[dict[str, Any]], object]) -> Callable[[str, bytes], bytes]:
     def change(name: str, data: bytes) -> bytes:
         if name != SECTION:
@@ -255,11 +277,9 @@ def test_any_change_of_a_program_is_refused_or_computes_something(core: Core) ->
     assert outcomes == {"runs", "refused"}
 
 
-def test_kernels_that_a_build_leaves_out_are_named(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_a_build_leaves_out_are_named(core: Core) -> None:
     """Plans would otherwise be made of other kernels, which may read packed weights in another way."""
     blob = exported(core.compile_model(small_model(), "CPU"))
-    rows = json.loads(bytes(BlobReader(blob).section(SECTION)))["rows"]
-    family, isa = next(row for row in rows if row[0].startswith(("gemm", "tile")))
-    monkeypatch.setattr("engine_cpu.stored_program.left_out_kernels", lambda: {family: (isa,), "none": ("generic",)})
-    with pytest.raises(UnsupportedError, match=f"this build of the engine leaves out: {family} for {isa}; install"):
-        core.import_model(blob)
+    forged = edited(lambda p: p["rows"].extend([["gemm", "avx9000"], ["conv_in_one_step", "avx2"]]))
+    with pytest.raises(UnsupportedError, match="leaves out: gemm for avx9000, conv_in_one_step for avx2; install"):
+        core.import_model(changed(blob, forged))

@@ -8,12 +8,11 @@ from dataclasses import asdict
 from typing import Final
 
 from engine.errors import BlobFormatError
-from engine.native import built_isas, cores
+from engine.native import built_isas, cores, packed_weight_formats
 from engine.plugin_api import BlobReader, Config
 from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS
 from engine.startup import dataclass
 from engine_cpu.instruction_sets import ARCHITECTURE
-from engine_cpu.weights import FORMATS
 
 SECTION: Final = "compilation"
 PACKED: Final = "packed/"
@@ -80,7 +79,7 @@ class Compilation:
 
 def requirements_of(isa: str) -> Mapping[str, str | Sequence[str]]:
     """The requirements on a machine: the instruction set of kernels and weights, the version of the weight formats."""
-    return {"architecture": ARCHITECTURE, "isa": [isa], "packed weights": FORMATS}
+    return {"architecture": ARCHITECTURE, "isa": [isa], "packed weights": packed_weight_formats()}
 
 
 def threads_of(config: Config, available: int | None = None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from engine.errors import MissingPartError, PropertyError, UnsupportedError
-from engine.native import cores, cpu_features, default_isa, isas_within, product_rates
+from engine.native import cores, cpu_features, default_isa, isas_within, packed_weight_formats, product_rates
 from engine.plugin_api import BlobReader, Config, ExecutableNetwork, Plugin
 from engine.properties import INFERENCE_NUM_THREADS, MEMORY_BUDGET, NUM_STREAMS, TARGET, TARGETS
 from engine.startup import paused_collector
@@ -23,7 +23,6 @@ from engine_cpu.properties import (
     PLAN_CACHE_SIZE,
 )
 from engine_cpu.stored_network import StoredNetwork, has_program, why_no_program
-from engine_cpu.weights import FORMATS
 
 if TYPE_CHECKING:
     from engine.plugin_api import Model, QueryResult
@@ -98,7 +97,11 @@ class CpuPlugin(Plugin):
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
         """The instruction sets whose kernels can run here, and their packed weight formats."""
-        return {"architecture": ARCHITECTURE, "isa": isas_within(default_isa()), "packed weights": FORMATS}
+        return {
+            "architecture": ARCHITECTURE,
+            "isa": isas_within(default_isa()),
+            "packed weights": packed_weight_formats(),
+        }
 
 
 def _cores_of(config: Config) -> int:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from engine.native import Attribute, Plan, PlanBuilder
+from engine.native import Attribute, PlanBuilder
 from engine.startup import dataclass
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -38,24 +38,6 @@ class StepCall:
 
 PlanCalls: TypeAlias = "Sequence[BufferCall | StepCall]"
 """What builds a plan, in order."""
-
-
-def build_plan(calls: PlanCalls, isa: str) -> Plan:
-    """The plan of recorded calls. Raises `PlanError`, also for calls that no builder has recorded."""
-    builder = RecordingBuilder(isa=isa)
-    for call in calls:
-        if isinstance(call, StepCall):
-            builder.add_step(call.kernel, call.inputs, call.outputs, call.numbers, call.name)
-        elif call.kind == "constant":
-            assert call.array is not None
-            builder.add_constant(call.array)
-        elif call.kind == "view":
-            builder.add_view(call.of, call.offset, call.nbytes)
-        else:
-            add = {"input": builder.add_input, "output": builder.add_output, "state": builder.add_state,
-                   "buffer": builder.add_buffer}[call.kind]  # fmt: skip
-            add(call.nbytes, call.alignment)
-    return builder.build()
 
 
 class RecordingBuilder(PlanBuilder):

@@ -1,7 +1,8 @@
 """Programs in blobs: the calls that build their plans, so that an import needs neither the graph nor a compiler.
 
-The section is JSON. Plans are built from it with all checks of the native core, as from a graph: it is data, and may
-be forged. Arrays are parts of other sections, of packed weights, of the graph's weights, or of `DATA`.
+The section is JSON, which the native core reads, in this process as in the C runtime. Plans are built from it with all
+checks of the native core, as from a graph: it is data, and may be forged. Arrays are parts of other sections, of packed
+weights, of the graph's weights, or of `DATA`.
 """
 
 from __future__ import annotations
@@ -9,23 +10,24 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from zlib import crc32
 
 import numpy as np
 
 from engine.errors import BlobFormatError, ModelError, PlanError, UnsupportedError
 from engine.ir import ElementType, TensorType
 from engine.limits import check_planned
-from engine.native import codes, empty_aligned, left_out_kernels
+from engine.native import StoredProgram as Stored
+from engine.native import program_format
 from engine.plugin_api import BlobReader, NodeCounts, Port
 from engine_cpu.program import PlacedSegment, Program
-from engine_cpu.recording import BufferCall, PlanCalls, StepCall, build_plan
+from engine_cpu.recording import BufferCall, StepCall
 from engine_cpu.segments.native import NativeSegment
 from engine_cpu.segments.segment import Array, PlanForm, Segment
 
 if TYPE_CHECKING:
+    from engine.native import StoredForm, StoredSegment
     from engine.plugin_api import BlobWriter
 
 SECTION: Final = "program"
@@ -33,15 +35,9 @@ DATA: Final = "program/data"
 """The arrays of plans that no other section has."""
 WHY_NOT: Final = "program/none"
 """The section that states why a blob has no program."""
-FORMAT: Final = f"3-{crc32(' '.join(codes('Opcode')).encode()):08x}"
-"""Increment it whenever the meaning of a kernel's attributes, or of this section, changes. Programs of
-`elementwise` have the numbers of opcodes, so it depends on their order."""
-
 _ALIGNMENT: Final = 64
 _EXTENSION: Final = "extension"
 """The kernel whose calls name an object of this process."""
-_SIZED: Final = frozenset({"input", "output", "buffer"})
-"""The calls with a size and an alignment. A state is memory of a variable in place, which only families have."""
 
 Form: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"
 
@@ -74,7 +70,7 @@ def write_program(writer: BlobWriter, program: Program, counts: NodeCounts) -> N
     """Add the sections of a program, after the sections of the weights."""
     arrays = _Arrays(writer)
     described = {
-        "format": FORMAT,
+        "format": program_format(),
         "inputs": program.num_inputs,
         "outputs": list(program.outputs),
         "constants": [
@@ -182,20 +178,11 @@ class StoredProgram:
 
     def __init__(self, blob: BlobReader, limit: int = 0) -> None:
         self._blob, self._limit = blob, limit
-        self._arrays: dict[tuple[str, int, int], Array] = {}
         try:
-            read = json.loads(bytes(blob.section(SECTION)))
-            if read["format"] != FORMAT:
-                raise ValueError(f"its format is {read['format']!r:.20}, expected {FORMAT}")
-            numbers = read["nodes"]
-            if len(numbers) != 4 or not all(type(number) is int and number >= 0 for number in numbers):
-                raise ValueError(f"wrong numbers of nodes: {numbers!r:.80}")
-            self.counts = NodeCounts(*numbers)
-            self.rows = tuple((_text(family), _text(isa)) for family, isa in read["rows"])
-            """The kernels of its plans: their families, and the instruction sets."""
-            self._read = read
-        except _DAMAGES as e:
+            self._stored = Stored(blob.section(SECTION))
+        except PlanError as e:
             raise _damaged(e) from e
+        self.counts = NodeCounts(*self._stored.counts)
 
     def program(self, inputs: Sequence[Port], outputs: Sequence[Port], isa: str, threads: int, streams: int) -> Program:
         """Build its plans. `inputs` and `outputs` are the network's; the program has to fit them.
@@ -204,96 +191,31 @@ class StoredProgram:
         Raises `UnsupportedError` if this build of the native core leaves out kernels that they need. Otherwise, plans
         would be built from other kernels, which may read weights that are packed in another way.
         """
-        left_out = left_out_kernels()
-        if missing := [f"{family} for {isa}" for family, isa in self.rows if isa in left_out.get(family, ())]:
+        if missing := self._stored.missing_rows():
             raise UnsupportedError(
                 f"{self._blob.where} needs kernels that this build of the engine leaves out: {', '.join(missing)}; "
                 "install the complete engine-runtime, or one that `tools/wheels --for` has also made for this model"
             )
         try:
-            return self._program([*map(_form_of, inputs)], [*map(_form_of, outputs)], isa, threads, streams)
-        except _DAMAGES as e:
+            built = self._stored.build([*map(_form_of, inputs)], [*map(_form_of, outputs)], isa, self._blob.section)
+            constants = {slot: _array(data, form) for slot, form, data in built.constants}
+            segments = [
+                PlacedSegment(NativeSegment(self._plan_form(each), threads, streams), each.reads, each.writes)
+                for each in built.segments
+            ]
+        except (ValueError, PlanError, ModelError) as e:
             raise _damaged(e) from e
+        forms = {slot: _form_of(port) for slot, port in enumerate(inputs)}
+        forms |= {slot: form for slot, form, _ in built.constants}
+        for each in built.segments:
+            forms |= dict(zip(each.writes, each.outputs, strict=True))
+        sizes = {slot: _bytes_of(form) for slot, form in forms.items()}
+        return Program(len(inputs), built.outputs, constants, segments, sizes)
 
-    def _program(self, inputs: list[Form], outputs: list[Form], isa: str, threads: int, streams: int) -> Program:
-        read = self._read
-        if read["inputs"] != len(inputs):
-            raise ValueError(f"it has {read['inputs']!r:.20} inputs, the network {len(inputs)}")
-        forms: dict[int, Form] = dict(enumerate(inputs))
-        constants: dict[int, Array] = {}
-        for slot, name, shape, section, offset in read["constants"]:
-            forms[_new(slot, forms)] = dtype, dims = _form(name, shape)
-            constants[slot] = self._array(section, offset, math.prod(dims) * dtype.itemsize).view(dtype).reshape(dims)
-        segments = []
-        for each in read["segments"]:
-            form = self._plan_form(each, isa)
-            reads, writes = tuple(each["reads"]), tuple(each["writes"])
-            if [forms[slot] for slot in reads] != list(form.inputs):
-                raise ValueError("a plan reads values of other types or shapes")
-            forms.update((_new(slot, forms), made) for slot, made in zip(writes, form.outputs, strict=True))
-            segments.append(PlacedSegment(NativeSegment(form, threads, streams), reads, writes))
-        if [forms[slot] for slot in read["outputs"]] != outputs:
-            raise ValueError("its outputs have other types or shapes than the network's")
-        sizes = {slot: math.prod(shape) * dtype.itemsize for slot, (dtype, shape) in forms.items()}
-        return Program(len(inputs), read["outputs"], constants, segments, sizes)
-
-    def _plan_form(self, read: Mapping[str, Any], isa: str) -> PlanForm:
-        inputs, outputs = (tuple(_form(*form) for form in read[kind]) for kind in ("inputs", "outputs"))
-        plan = build_plan(self._calls(read["calls"]), isa)
-        sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in (*inputs, *outputs)]
-        if sizes != [*plan.inputs, *plan.outputs]:
-            raise ValueError("the sizes of a plan's inputs and outputs do not match their types and shapes")
-        nodes = tuple((_text(name), _text(op_type)) for name, op_type in read["nodes"])
-        if len(nodes) != len(plan.steps):
-            raise ValueError(f"a plan has {len(plan.steps)} steps, and names for {len(nodes)}")
-        name, nbytes = read["largest"]
-        if type(nbytes) is not int or nbytes < 0:
-            raise ValueError(f"a value has {nbytes!r:.20} bytes")
-        check_planned(nbytes, _text(name), self._limit)
-        return PlanForm(plan, inputs, outputs, nodes, name, nbytes)
-
-    def _calls(self, read: Sequence[Sequence[Any]]) -> PlanCalls:
-        calls: list[BufferCall | StepCall] = []
-        for kind, *rest in read:
-            if kind == "step":
-                kernel, inputs, outputs, numbers, name = rest
-                if kernel == _EXTENSION:
-                    raise ValueError("a step calls a kernel of an extension")
-                calls.append(StepCall(kernel, tuple(inputs), tuple(outputs), dict(numbers), name))
-            elif kind == "constant":
-                section, offset, nbytes = rest
-                calls.append(BufferCall(kind, nbytes, array=self._array(section, offset, nbytes)))
-            elif kind == "view":
-                of, offset, nbytes = rest
-                calls.append(BufferCall(kind, nbytes, of=of, offset=offset))
-            elif kind in _SIZED:
-                nbytes, alignment = rest
-                calls.append(BufferCall(kind, nbytes, alignment))
-            else:
-                raise ValueError(f"a plan has no {kind!r:.20}")
-        return calls
-
-    def _array(self, section: str, offset: int, nbytes: int) -> Array:
-        """A part of a section, aligned for kernels. Parts are made once: plans share them."""
-        key = section, offset, nbytes
-        if key not in self._arrays:
-            if any(type(number) is not int or number < 0 for number in (offset, nbytes)):
-                raise ValueError(f"an array is at {offset!r:.20} and has {nbytes!r:.20} bytes")
-            content = self._blob.section(_text(section)) if nbytes else memoryview(b"")
-            if nbytes and offset + nbytes > len(content):
-                raise ValueError(f"an array extends beyond section {section!r:.40}")
-            array = np.frombuffer(content[offset : offset + nbytes], np.uint8)
-            if array.ctypes.data % _ALIGNMENT:
-                array, unaligned = empty_aligned(nbytes), array
-                array[...] = unaligned
-            self._arrays[key] = array
-        return self._arrays[key]
-
-
-_DAMAGES: Final = (
-    *(ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError),
-    *(PlanError, ModelError),
-)
+    def _plan_form(self, read: StoredSegment) -> PlanForm:
+        check_planned(read.largest_bytes, read.largest, self._limit)
+        inputs, outputs = (tuple(map(_numpy_form, forms)) for forms in (read.inputs, read.outputs))
+        return PlanForm(read.plan, inputs, outputs, read.step_nodes, read.largest, read.largest_bytes)
 
 
 def _damaged(error: Exception) -> BlobFormatError:
@@ -302,32 +224,22 @@ def _damaged(error: Exception) -> BlobFormatError:
     )
 
 
-def _form_of(port: Port) -> Form:
+def _form_of(port: Port) -> StoredForm:
     if not isinstance(port.type, TensorType) or not port.type.shape.is_static:
         raise ValueError(f"`{port.name}` is {port.type}, not a tensor of known shape")
-    return _checked(port.type.element_type, port.type.shape.get_shape())
+    return port.type.element_type.name, port.type.shape.get_shape()
 
 
-def _form(name: str, shape: Sequence[int]) -> Form:
-    if any(type(length) is not int or length < 0 for length in shape):
-        raise ValueError(f"a shape is {shape!r:.80}")
-    return _checked(ElementType.parse(name), shape)
+def _numpy_form(form: StoredForm) -> Form:
+    name, shape = form
+    return ElementType.parse(name).numpy, tuple(shape)
 
 
-def _checked(element_type: ElementType, shape: Sequence[int]) -> Form:
-    if element_type.numpy.hasobject:
-        raise ValueError(f"a plan reads or writes {element_type}")
-    return element_type.numpy, tuple(shape)
+def _bytes_of(form: StoredForm) -> int:
+    dtype, shape = _numpy_form(form)
+    return math.prod(shape) * dtype.itemsize
 
 
-def _new(slot: int, known: Mapping[int, Form]) -> int:
-    """A slot that comes next: slots are numbered in order, so that none is written twice."""
-    if type(slot) is not int or slot != len(known):
-        raise ValueError(f"value {slot!r:.20} where {len(known)} was expected")
-    return slot
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r:.40} is not a text")
-    return value
+def _array(data: Array, form: StoredForm) -> Array:
+    dtype, shape = _numpy_form(form)
+    return data.view(dtype).reshape(shape)

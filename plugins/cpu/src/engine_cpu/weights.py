@@ -18,13 +18,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _IDENTITY: Final = "engine_cpu.weight"
 
 
-FORMATS: Final = "6"
-"""Increment it whenever a kernel's packed weight format, or the choice of formats, changes.
-
-Blobs contain packed weights, and would be misread by another version.
-"""
-
-
 _MAX_WAITING: Final = 1 << 20
 """The bytes of sources that may wait to be packed: they are in memory until then."""
 
