@@ -245,6 +245,7 @@ void attend(Task* tasks, std::int64_t count, float* copies) {
     key_begin = min64(key_begin, task.key_begin);
     key_end = max64(key_end, task.key_end);
   }
+  if (args.is_repeatable) key_begin -= key_begin % args.key_block;
   for (std::int64_t key = key_begin; key < key_end; key += args.key_block) {
     Keys keys = {key,
                  min64(args.key_block, key_end - key),

@@ -38,6 +38,7 @@ struct AttentionArgs {
   std::int32_t lengths_at;  // the operand, or 0
   std::int64_t offset, before, after;
   float scale, softcap;       // softcap 0: none
+  bool is_repeatable;         // blocks of keys begin at multiples of their size
   std::int64_t key_block;     // keys whose scores are in scratch at a time
   std::int64_t query_blocks;  // that share a copy of a block of keys, kMaxQueryBlocks at most
   // Of attention_few_f32:

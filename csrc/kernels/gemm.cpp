@@ -220,7 +220,7 @@ Tiles cut(const GemmArgs& args) {
     tiles.tail[more] = tile_kernel(pack.tail_channels / kLanes, static_cast<int>(tiles.pixels) + more, step);
   }
   if (args.shape.m > 0 && args.a.layout == MatrixLayout::kRows && args.c.layout == MatrixLayout::kRows &&
-      args.residual.layout == MatrixLayout::kRows && tiles.rows == 1) {
+      args.residual.layout == MatrixLayout::kRows && tiles.rows == 1 && !args.is_repeatable) {
     tiles.narrow_full = pick_narrow(args.b_element, pack.tile_channels / kLanes, args.shape.m);
     if (tiles.narrow_full) {
       tiles.narrow_tail = pick_narrow(args.b_element, pack.tail_channels / kLanes, args.shape.m);

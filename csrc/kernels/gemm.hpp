@@ -99,6 +99,7 @@ struct GemmArgs {
   std::int64_t b_batch[kGemmBatchDims];  // elements between the matrices as the product reads them
   std::int32_t b_operand;                // the operand with this format: 1, or the temporary
   ElementCode b_element;                 // f32 unless B is packed for tiles
+  bool is_repeatable;                    // the order of sums does not depend on M
 };
 
 // Packing of B at run time: from operand 1, with strides `source`, to the temporary.

@@ -32,10 +32,10 @@ constexpr int unroll(int accumulators) {
 }
 
 // sums[row][gate][16] = sum over k of h[row][k] * w[k][gate][16], for one chunk.
-template <int kGates, int kRows>
+template <int kGates, int kRows, bool kInOrder>
 ENGINE_NOINLINE void product(const float* w, const float* h, std::int64_t h_row, std::int64_t depth, float* sums) {
   constexpr int kVectors = kRows == 1 && kVectorsPerBlock > 1 ? 2 : 1;
-  constexpr int kUnroll = kRows == 1 ? unroll(kGates * kVectors) : 1;
+  constexpr int kUnroll = kRows == 1 && !kInOrder ? unroll(kGates * kVectors) : 1;
   for (int lane = 0; lane < kBlock; lane += kVectors * kLanes) {
     Vec acc[kUnroll][kRows][kGates][kVectors] = {};
     const float* at = w + lane;
@@ -66,20 +66,23 @@ ENGINE_NOINLINE void product(const float* w, const float* h, std::int64_t h_row,
 }
 
 template <int kGates>
-void product(int rows, const float* w, const float* h, std::int64_t h_row, std::int64_t depth, float* sums) {
-#define ENGINE_ROWS(count)                                                                     \
-  case count:                                                                                  \
-    if constexpr (count <= max_rows(kGates)) product<kGates, count>(w, h, h_row, depth, sums); \
+void product(int rows, bool is_in_order, const float* w, const float* h, std::int64_t h_row, std::int64_t depth,
+             float* sums) {
+#define ENGINE_ROWS(count)                                                                           \
+  case count:                                                                                        \
+    if constexpr (count <= max_rows(kGates)) product<kGates, count, true>(w, h, h_row, depth, sums); \
     break
   switch (rows) {
-    ENGINE_ROWS(1);
-    ENGINE_ROWS(2);
-    ENGINE_ROWS(3);
-    ENGINE_ROWS(4);
-    ENGINE_ROWS(5);
-    ENGINE_ROWS(6);
-    ENGINE_ROWS(7);
-    ENGINE_ROWS(8);
+    case 1:
+      (is_in_order ? product<kGates, 1, true> : product<kGates, 1, false>)(w, h, h_row, depth, sums);
+      break;
+      ENGINE_ROWS(2);
+      ENGINE_ROWS(3);
+      ENGINE_ROWS(4);
+      ENGINE_ROWS(5);
+      ENGINE_ROWS(6);
+      ENGINE_ROWS(7);
+      ENGINE_ROWS(8);
   }
 #undef ENGINE_ROWS
 }
@@ -293,7 +296,7 @@ void advance(const Walk& walk, const float* weights, WorkRange rows, WorkRange c
       const WorkRange part = split_work(rows.end - rows.begin, static_cast<int>(tile), static_cast<int>(tiles));
       const std::int64_t first = rows.begin + part.begin;
       const int count = static_cast<int>(part.end - part.begin);
-      product<kGates>(count, w, h + first * padded, padded, padded, sums);
+      product<kGates>(count, walk.args->shape.repeatable, w, h + first * padded, padded, padded, sums);
       for (int r = 0; r < count; ++r) finish<kPart>(walk, first + r, chunk, sums + r * kGates * kBlock);
     }
   }

@@ -34,6 +34,7 @@ struct RecurrentShape {
   bool reversed = false;        // the first one is reversed, too
   bool batch_first = false;     // ONNX's layout 1
   bool input_forget = false;    // LSTM: the forget gate is 1 - i
+  bool repeatable = false;      // the order of sums does not depend on the number of rows
   float clip = __builtin_inff();
   EpilogueArgs activation = {};  // RNN; the others have sigmoid and tanh
 };

@@ -125,7 +125,7 @@ void softmax_columns(const float* x, float* y, std::int64_t axis, std::int64_t s
 
 template <bool kLog>
 void softmax(const SoftmaxArgs& args, const float* x, float* y, const KernelContext& context) {
-  if (args.inner == 1) {
+  if (args.inner == 1 && !args.by_columns) {
     const WorkRange range = split_work(args.outer, context.worker, context.workers);
     for (std::int64_t i = range.begin; i < range.end; ++i)
       softmax_row<kLog>(x + i * args.axis, y + i * args.axis, args.axis);

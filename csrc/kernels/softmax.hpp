@@ -15,6 +15,7 @@ struct SoftmaxArgs {
   std::int64_t outer, axis, inner;
   std::int64_t chunks;  // of a row; only for softmax_sum_f32 and softmax_apply_f32
   bool is_log;
+  bool by_columns;  // also if inner is 1
 };
 
 // y = quantize(softmax(x)) for rows [outer, axis].

@@ -40,6 +40,7 @@ from engine.generation.sequence_groups import Division, RunCost, SequenceGroup, 
 from engine.generation.speculation import Draft, PromptLookup
 from engine.generation.stream import Stream
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
+from engine.properties import REPEATABLE, SUPPORTED_CONFIG_KEYS
 from engine.runtime.lifecycle import Participant, lifecycle
 from engine.startup import dataclass
 from engine.threads import Signal, start_thread
@@ -89,7 +90,8 @@ class Scheduler(Participant):
             prompt that begins with the same tokens does not compute them again; 0 for none. They are found by the
             tokens, so a prompt takes less time if another client has sent one with the same beginning, which the other
             may not want it to know.
-        is_batched: False computes each sequence by itself, one after another, which reads the weights for each. Then
+        is_batched: False computes each sequence by itself, one after another, which reads the weights for each, as
+            does a network with the property REPEATABLE, since its keys begin at other places in a batch. Then
             the model needs neither `attention_mask` nor `position_ids`, and its variables may be of any kind but a
             fixed length.
         draft: what proposes tokens, as for `Generator`: several next tokens of each sequence are computed in one run,
@@ -123,6 +125,7 @@ class Scheduler(Participant):
                 raise InputError(f"{what} is {value!r}; expected 1 or more")
         if isinstance(prefix_cache_bytes, bool) or not isinstance(prefix_cache_bytes, int) or prefix_cache_bytes < 0:
             raise InputError(f"prefix_cache_bytes is {prefix_cache_bytes!r}; expected 0 or more")
+        is_batched = is_batched and not _is_repeatable(network)
         self._names = checked_names(network.signature, {} if names is None else names)
         self._adapters = AdapterInputs(network.signature)
         if is_batched:
@@ -711,6 +714,11 @@ class Scheduler(Participant):
             if (name := self._names.get(role)) is not None:
                 given[name] = input_for(signature, name, value)
         return given
+
+
+def _is_repeatable(network: ExecutableNetwork) -> bool:
+    keys = network.get_metric(SUPPORTED_CONFIG_KEYS.name)
+    return REPEATABLE.name in keys and bool(network.get_config(REPEATABLE.name))
 
 
 def _require_batches(network: ExecutableNetwork, names: dict[str, str]) -> None:

@@ -154,6 +154,15 @@ CACHE_DIR = Property(
     "cache folder; if it is set to an empty string, nothing is cached.",
     is_local=True,
 )
+REPEATABLE = Property(
+    "REPEATABLE",
+    bool,
+    False,
+    CONFIG,
+    "Whether the same values of an input give the same bits of their results with any number of threads, in any "
+    "stream, at any position of a batch, beside any others, and in any division of a sequence into runs. A device that "
+    "has this property guarantees it, or refuses the model. It costs speed.",
+)
 ALLOW_SHARED_CACHE = Property(
     "ALLOW_SHARED_CACHE",
     bool,

@@ -25,6 +25,9 @@ namespace {
 //   row_wise (by the number of queries), key_block (by the number of keys), query_blocks (by both), shared_heads (of
 //   row_wise, by the number of heads), parts (of row_wise, by the number of keys): the algorithm
 //   lengths (0): whether the number of keys of each batch is an operand
+//   repeatable (0): a query's result has the same bits for any other queries and later keys: not row_wise, and blocks
+//   of
+//     keys of a constant size begin at its multiples
 // Operands: Q, K, V, [mask], [lengths]; Y. attention_bf16 has the same attributes except query_blocks, multiplies in
 // bf16, and needs tiles of AMX.
 constexpr std::int64_t kLargestAttention = std::int64_t{1} << 30;
@@ -168,6 +171,7 @@ AttentionArgs read_attention(const StepRequest& request) {
   read_sizes(attributes, args);
   read_restraints(attributes, args);
   read_algorithm(attributes, args);
+  args.is_repeatable = attributes.flag("repeatable");
   args.k_format = read_code_or(attributes, "k_format", CacheFormat::kF32);
   args.v_format = read_code_or(attributes, "v_format", CacheFormat::kF32);
   args.k_at = 1;
@@ -194,7 +198,7 @@ const AttentionTraits& find_traits(const StepRequest& request) {
 
 // With fewer queries than a quarter of the lanes, most lanes of query vectors would be unused.
 bool read_is_row_wise(const StepRequest& request, const AttentionArgs& args) {
-  const bool is_best = args.queries <= std::max(1, find_traits(request).lanes / 4);
+  const bool is_best = args.queries <= std::max(1, find_traits(request).lanes / 4) && !args.is_repeatable;
   return request.attributes.integer_or("row_wise", 0, 1, is_best ? 1 : 0) == 1;
 }
 
@@ -283,8 +287,9 @@ PreparedStep prepare_attention_f32(const StepRequest& request) {
   if (args.query_blocks == 0) args.query_blocks = query_blocks(args, width);
   const std::int64_t most = copies_keys(args) ? kMaxCopiedKeys : kMaxKeys;
   const std::int64_t blocks = std::max<std::int64_t>(1, divide_up(args.keys, most));
+  if (args.is_repeatable) args.key_block = kMaxCopiedKeys;
   if (args.key_block == 0) args.key_block = std::max<std::int64_t>(1, divide_up(args.keys, blocks));
-  args.key_block = std::min(args.key_block, std::max<std::int64_t>(args.keys, 1));
+  if (!args.is_repeatable) args.key_block = std::min(args.key_block, std::max<std::int64_t>(args.keys, 1));
   const std::int64_t row = args.size + args.value_size;
   const std::size_t floats =
       checked_add(checked_product({args.query_blocks * row + traits.lanes + args.key_block, width}),
@@ -303,7 +308,7 @@ PreparedStep prepare_attention_bf16(const StepRequest& request) {
   AttentionAmxArgs args = {};
   args.attention = read_attention(request);
   AttentionArgs& a = args.attention;
-  if (read_is_row_wise(request, a)) return prepare_attention_f32(request);
+  if (read_is_row_wise(request, a) || a.is_repeatable) return prepare_attention_f32(request);
   const auto up = [](std::int64_t value) { return (value + kAttentionTile - 1) / kAttentionTile * kAttentionTile; };
   args.steps = up(a.size) / kAttentionTile;
   args.keys = up(a.keys);

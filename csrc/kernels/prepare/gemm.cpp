@@ -24,9 +24,11 @@ namespace {
 //   bias, scale, residual, activation, alpha, beta, residual_after: as in convolutions
 //   vectors (by n), which determines the format of B; pixels, tile_block, depth (only if A is rows): the tiling
 //   b_element (f32): bf16 or f16, of a B packed for tiles
-// Attributes of pack_gemm_f32: n, k, transposed, b_row, a_layout, vectors, b_element as above, where f16 and bf16 are
-// for matrices that are finite and exact in it; matrices (1): their number, stored densely. Its output has at most n
-// rounded up to 16, times k, elements for each matrix.
+//   repeatable (0): a row of C has the same bits for any M, any other rows and any number of workers: always by tiles,
+//     which add products in the order of K
+// Attributes of pack_gemm_f32: n, k, transposed, b_row, a_layout, vectors, b_element, repeatable as above, where f16
+// and bf16 are for matrices that are finite and exact in it; matrices (1): their number, stored densely. Its output has
+// at most n rounded up to 16, times k, elements for each matrix.
 constexpr std::int64_t kBlock = 16;
 constexpr std::int64_t kLargestGemm = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
@@ -160,7 +162,9 @@ GemmTiling choose_tiling(const GemmArgs& args, const GemmTiling& given, const Ti
     tiling.tile_block = 1;
     return tiling;
   }
-  if (may_cut && (is_narrow || shape.m * shape.k > kCachedInputFloats)) tiling.depth = cut_depth(shape.k);
+  // A bias is added after the first part.
+  if (may_cut && !args.is_repeatable && (is_narrow || shape.m * shape.k > kCachedInputFloats))
+    tiling.depth = cut_depth(shape.k);
   const std::int64_t depth = tiling.depth > 0 ? tiling.depth : shape.k;
   const bool is_long = depth > kLongestDepth;  // few rows at a time would read B too often
   const std::int64_t most = is_long ? kSharedInputFloats : kCachedInputFloats;
@@ -206,9 +210,9 @@ PackArgs packing(const GemmShape& shape, const Source& source, const GemmTiling&
 }
 
 // The format of a packed B. Independent of M, which may change while the packed B is reused.
-GemmForm packed_form(const GemmShape& shape, bool has_tiling, MatrixLayout a_layout, const TileTraits& traits) {
+GemmForm packed_form(const GemmShape& shape, bool must_tile, MatrixLayout a_layout, const TileTraits& traits) {
   const bool is_narrow = shape.n <= kFewColumns && shape.k >= kLongRow * traits.lanes;
-  return is_narrow && !has_tiling && a_layout == MatrixLayout::kRows ? GemmForm::kColumns : GemmForm::kTiles;
+  return is_narrow && !must_tile && a_layout == MatrixLayout::kRows ? GemmForm::kColumns : GemmForm::kTiles;
 }
 
 // The elements of a packed B, and f32 unless it is stored as tiles.
@@ -273,7 +277,8 @@ Reading read_gemm(const StepRequest& request) {
     std::copy(strides.begin(), strides.end(), args.b_batch);
   }
   const GemmTiling tiling = read_tiling(attributes, traits);
-  args.form = packed_form(shape, tiling.vectors != 0, args.a.layout, traits);
+  args.is_repeatable = attributes.flag("repeatable");
+  args.form = packed_form(shape, tiling.vectors != 0 || args.is_repeatable, args.a.layout, traits);
   args.b_element = reading.is_packed ? read_element(attributes, args.form) : ElementCode::kF32;
   if (tiling.depth > 0 && args.a.layout != MatrixLayout::kRows)
     throw PlanError("attribute \"depth\" is set, but A is in blocks; expected rows");
@@ -301,7 +306,7 @@ bool read_directly(GemmArgs& args, const Source& source) {
   const bool is_rows = args.a.layout == MatrixLayout::kRows && args.c.layout == MatrixLayout::kRows &&
                        args.residual.layout == MatrixLayout::kRows;
   const bool is_few = shape.m <= kFewRows;
-  if (!is_rows) return false;
+  if (!is_rows || args.is_repeatable) return false;
   const bool is_column = !source.transposed && shape.n == 1 && source.row == 1;
   if (is_column || (source.transposed && (is_few || shape.n <= kFewColumns))) {
     args.form = GemmForm::kColumns;
@@ -407,8 +412,9 @@ PreparedStep prepare_pack_gemm_f32(const StepRequest& request) {
   const bool is_blocked = attributes.flag("a_layout");
   const Source source = read_source(attributes, args.shape.n, args.shape.k);
   const GemmTiling tiling = read_tiling(attributes, traits);
-  args.form =
-      packed_form(args.shape, tiling.vectors != 0, is_blocked ? MatrixLayout::kBlocked : MatrixLayout::kRows, traits);
+  args.is_repeatable = attributes.flag("repeatable");
+  args.form = packed_form(args.shape, tiling.vectors != 0 || args.is_repeatable,
+                          is_blocked ? MatrixLayout::kBlocked : MatrixLayout::kRows, traits);
   args.b_element = read_element(attributes, args.form);
   args.tiling = choose_tiling(args, tiling, traits);
   args.pack = packing(args.shape, source, args.tiling, traits);

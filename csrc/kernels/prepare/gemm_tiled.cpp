@@ -11,6 +11,7 @@
 //   a_layout, c_layout, residual_layout (0): rows, or blocks of 16 columns
 //   scale (0): as in convolutions
 //   widened (for few rows, where products of bf16 are slow): whether B is widened and multiplied in f32
+//   repeatable (0): a row of C has the same bits for any M; never widened by default
 //
 // of gemm_int8 also those of requantize_request.hpp, and
 //
@@ -172,7 +173,8 @@ bool is_few(const StepRequest& request, const GemmBf16Args& args) {
 // Whether it should: unless vectors multiply bf16 faster than f32. Tiles of AMX take as long for one row as for
 // sixteen.
 bool is_widened(const StepRequest& request, const GemmBf16Args& args) {
-  const bool may = is_few(request, args);
+  const bool is_repeatable = request.attributes.flag("repeatable");
+  const bool may = !is_repeatable && is_few(request, args);
   const std::int64_t given = request.attributes.integer_or("widened", 0, may ? 1 : 0, -1);
   if (given >= 0) return given == 1;
   if (!may || uses_tiles(request, kBf16)) return may;

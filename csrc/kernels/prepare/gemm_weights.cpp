@@ -5,9 +5,9 @@
 //   center (0): otherwise the zero point of all codes, as unsigned numbers
 //
 // and of gemm_weights: m; bias, residual, activation, alpha, beta, residual_after as in convolutions; digits (by m): of
-// an activation, 3 or 1; 0: weights are dequantized. Of pack_weights: is_signed (0): whether codes and zero points are
-// i8 rather than u8; column_bytes (0): the bytes of a column, if codes are stored by columns and those of 4 bits in
-// pairs, rather than by rows and in a byte each.
+// an activation, 3 or 1; 0: weights are dequantized; repeatable (0): 3 for any m. Of pack_weights: is_signed (0):
+// whether codes and zero points are i8 rather than u8; column_bytes (0): the bytes of a column, if codes are stored by
+// columns and those of 4 bits in pairs, rather than by rows and in a byte each.
 #include "kernels/gemm_weights.hpp"
 
 #include <algorithm>
@@ -153,7 +153,8 @@ PreparedStep prepare_gemm_weights(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const auto& traits = *static_cast<const WeightsTraits*>(request.kernels.find("gemm_weights_int8").traits);
   const std::int64_t few = attributes.integer("bits", 4, 8) == 4 ? traits.few_rows_4 : traits.few_rows_8;
-  const std::int64_t by_rows = attributes.integer("m", 0, kLargestGemmWeights) <= few ? kMaxDigits : 0;
+  const bool has_digits = attributes.flag("repeatable") || attributes.integer("m", 0, kLargestGemmWeights) <= few;
+  const std::int64_t by_rows = has_digits ? kMaxDigits : 0;
   const std::int64_t digits = attributes.integer_or("digits", 0, kMaxDigits, by_rows);
   if (digits == 2) throw PlanError("attribute \"digits\" must be 0, 1 or 3");
   return digits == 0 ? prepare_dequantized(request) : prepare_digits(request, static_cast<std::int32_t>(digits));

@@ -15,8 +15,8 @@ constexpr std::int64_t kManyUnits = 16;
 constexpr std::int64_t kSmallFloats = 32768;
 
 // Attributes: batch, channels, pixels: the sizes; groups; blocked (0): maps are NCHWc16; spans_batch (0): one mean for
-// all images; epsilon; deviation_epsilon (0); scale, bias (0): whether the operand, of `channels` floats, is present. y
-// may share the memory of x.
+// all images; epsilon; deviation_epsilon (0); scale, bias (0): whether the operand, of `channels` floats, is present;
+// repeatable (0): an image has the same bits for any batch. y may share the memory of x.
 PreparedStep prepare_group_norm_f32(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   GroupNormArgs args = {};
@@ -49,9 +49,9 @@ PreparedStep prepare_group_norm_f32(const StepRequest& request) {
   const std::int64_t size = args.channels / args.groups;
   args.unit = args.is_blocked ? std::min(std::lcm<std::int64_t>(size, 16), stored_channels) : size;
   const std::int64_t units = args.batch * ((args.channels + args.unit - 1) / args.unit);
-  const bool is_small = bytes < kSmallFloats * sizeof(float);
+  const bool is_small = bytes < kSmallFloats * sizeof(float), is_repeatable = attributes.flag("repeatable");
   PreparedStep step;
-  if (args.spans_batch || (units < kManyUnits && !is_small)) {
+  if (args.spans_batch || (units < kManyUnits && !is_small && !is_repeatable)) {
     step.temporaries.push_back(float_bytes({args.batch, stored_channels / 16, args.chunks, 32}));
     step.temporaries.push_back(float_bytes({args.batch, group_norm_coefficients(args.channels)}));
     for (const char* phase : {"group_norm_moments_f32", "group_norm_combine_f32", "group_norm_apply_f32"})

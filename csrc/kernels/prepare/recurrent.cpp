@@ -61,9 +61,9 @@ namespace {
 // Attributes: cell (RecurrentCell), steps, batch, hidden; directions (1),
 // reversed (0): the only direction runs backwards; batch_first, input_forget (0); clip (none); for RNN: activation,
 // alpha, beta as in convolutions (kTanh or another). Flags of optional operands (0): lengths, initial_h, initial_c,
-// peephole; y, y_h, y_c. workers (1): the expected number; it affects only rounding.
-// Inputs: projection, weights, for gru_linear recurrent_bias, then lengths, initial_h, initial_c, peephole if present;
-// outputs: y, y_h, y_c if present.
+// peephole; y, y_h, y_c. workers (1): the expected number; it affects only rounding. repeatable (0): a sequence's
+// result has the same bits for any batch and number of workers. Inputs: projection, weights, for gru_linear
+// recurrent_bias, then lengths, initial_h, initial_c, peephole if present; outputs: y, y_h, y_c if present.
 RecurrentShape read_shape(const Attributes& attributes) {
   RecurrentShape shape;
   shape.cell = read_code<RecurrentCell>(attributes, "cell");
@@ -75,6 +75,7 @@ RecurrentShape read_shape(const Attributes& attributes) {
   if (shape.reversed && shape.directions == 2)
     throw PlanError("attribute \"reversed\" requires one direction; two directions are always forward and reverse");
   shape.batch_first = attributes.flag("batch_first");
+  shape.repeatable = attributes.flag("repeatable");
   const bool is_lstm = shape.cell == RecurrentCell::kLstm;
   if (is_lstm) shape.input_forget = attributes.flag("input_forget");
   const double clip = attributes.real_or("clip", static_cast<double>(__builtin_inff()));

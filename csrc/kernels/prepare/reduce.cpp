@@ -11,8 +11,8 @@ namespace engine {
 namespace {
 
 // Attributes: op (ReduceOp), type (ElementCode), shape, axes (ascending; none: each element separately). Output: the
-// shape without the axes, in order. f32 and f64 have every op; 32- and 64-bit integers have every op without a root or
-// logarithm; the other types have kMax and kMin.
+// shape without the axes, in order. repeatable (0): an output has the same bits for any number of outputs. f32 and f64
+// have every op; 32- and 64-bit integers have every op without a root or logarithm; the other types have kMax and kMin.
 constexpr std::int64_t kLargestReduce = std::int64_t{1} << 46;
 // The least number of elements for a worker, the least for a part, and the number of tiles that suffices for all
 // workers.
@@ -86,15 +86,17 @@ void append(ReduceDims& dims, std::int64_t size, std::int64_t stride) {
   dims.stride[dims.rank++] = stride;
 }
 
-// Merges neighbouring axes of the same kind; the innermost kept axis becomes `columns`.
-void collapse(ReduceArgs& args, const std::vector<std::int64_t>& shape, const std::vector<bool>& is_reduced) {
+// Merges neighbouring axes of the same kind; the innermost kept axis becomes `columns`. If the step must be repeatable,
+// a kept axis of one element counts as one of many.
+void collapse(ReduceArgs& args, const std::vector<std::int64_t>& shape, const std::vector<bool>& is_reduced,
+              bool is_repeatable) {
   struct Axis {
     std::int64_t size;
     bool is_reduced;
   };
   std::vector<Axis> axes;
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    if (shape[d] == 1) continue;
+    if (shape[d] == 1 && (is_reduced[d] || !is_repeatable)) continue;
     if (!axes.empty() && axes.back().is_reduced == is_reduced[d])
       axes.back().size *= shape[d];
     else
@@ -195,14 +197,15 @@ PreparedStep prepare_reduce(const StepRequest& request) {
 
   args.map = map_of(op);
   args.finish = finish_of(op);
-  collapse(args, shape, is_reduced);
+  const bool is_repeatable = attributes.flag("repeatable");
+  collapse(args, shape, is_reduced, is_repeatable);
   args.outputs = product(args.kept);
   args.count = product(args.reduced);
   args.split = static_cast<std::int32_t>(std::max_element(args.reduced.size, args.reduced.size + args.reduced.rank) -
                                          args.reduced.size);
   args.from = 0;
   args.to = 1;
-  args.parts = choose_parts(args, elements);
+  args.parts = is_repeatable ? 1 : choose_parts(args, elements);
   return make_step(args, elements, request.kernels);
 }
 

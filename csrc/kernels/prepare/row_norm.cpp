@@ -44,7 +44,8 @@ PreparedStep prepare(const StepRequest& request, const std::string& name) {
   if (args.stores_inv_std) request.expect_output(output++, column_bytes);
 
   PreparedStep step;
-  if (args.rows < kFewRows && args.columns >= 4 * kRowNormChunk) {
+  const bool shares_rows = !attributes.flag("repeatable") && args.rows < kFewRows;
+  if (shares_rows && args.columns >= 4 * kRowNormChunk) {
     args.chunks = (args.columns + kRowNormChunk - 1) / kRowNormChunk;
     step.temporaries.push_back(float_bytes({args.rows, args.chunks, 2}));
     for (const char* phase : {"_parts_f32", "_apply_f32"})

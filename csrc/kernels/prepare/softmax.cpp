@@ -10,7 +10,8 @@ namespace {
 // If there are fewer rows, all workers share each long row: a second exp of each element costs less than idle workers.
 constexpr std::int64_t kFewRows = 8;
 
-// Attributes: outer, axis, inner: the sizes; log (0): return the logarithm. y may share the memory of x.
+// Attributes: outer, axis, inner: the sizes; log (0): return the logarithm; columns (0): process columns even if inner
+// is 1; repeatable (0): a row has the same bits for any number of rows. y may share the memory of x.
 PreparedStep prepare_softmax_f32(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   SoftmaxArgs args = {};
@@ -18,6 +19,7 @@ PreparedStep prepare_softmax_f32(const StepRequest& request) {
   args.axis = attributes.integer("axis", 0, kLargestSize);
   args.inner = attributes.integer("inner", 0, kLargestSize);
   args.is_log = attributes.flag("log");
+  args.by_columns = attributes.flag("columns");
   const std::size_t bytes = float_bytes({args.outer, args.axis, args.inner});
   request.expect_operands(1, 1);
   request.expect_input(0, bytes);
@@ -25,7 +27,8 @@ PreparedStep prepare_softmax_f32(const StepRequest& request) {
   if (bytes == 0) args.outer = 0;
 
   PreparedStep step;
-  if (args.inner == 1 && args.outer < kFewRows && args.axis >= 4 * kSoftmaxChunk) {
+  const bool shares_rows = !attributes.flag("repeatable") && args.outer < kFewRows;
+  if (args.inner == 1 && !args.by_columns && shares_rows && args.axis >= 4 * kSoftmaxChunk) {
     args.chunks = (args.axis + kSoftmaxChunk - 1) / kSoftmaxChunk;
     step.temporaries.push_back(float_bytes({args.outer, 2, args.chunks}));
     step.phases.push_back(PreparedPhase::of(request.kernels.find("softmax_sum_f32"), args));
@@ -33,7 +36,8 @@ PreparedStep prepare_softmax_f32(const StepRequest& request) {
     return step;
   }
   step.phases.push_back(PreparedPhase::of(request.kernels.find("softmax_f32"), args));
-  const std::int64_t runs = args.inner == 1 ? 1 : (args.inner + kSoftmaxColumns - 1) / kSoftmaxColumns;
+  const std::int64_t runs =
+      args.inner == 1 && !args.by_columns ? 1 : (args.inner + kSoftmaxColumns - 1) / kSoftmaxColumns;
   limit_workers(step.phases.back(), args.outer * runs);
   return step;
 }

@@ -26,6 +26,7 @@ from engine.testing.behaviour.properties import PropertyChecks
 from engine.testing.behaviour.query import QueryChecks
 from engine.testing.behaviour.queues import QueueChecks
 from engine.testing.behaviour.remote import RemoteChecks
+from engine.testing.behaviour.repeatable import RepeatableChecks
 from engine.testing.behaviour.requests import RequestChecks
 from engine.testing.behaviour.results import ResultChecks
 from engine.testing.behaviour.states import StateChecks
@@ -36,7 +37,8 @@ __all__ = [
     "AsyncChecks", "BehaviourSuite", "CollisionChecks", "CompletionChecks", "DeviceChecks", "DivisionChecks",
     "EffectChecks", "ExportImportChecks", "HonestyChecks", "IsolationChecks", "LargeChecks", "LengthChecks",
     "MemoryChecks", "OperatorChecks", "ProfileChecks", "ProfilingChecks", "PropertyChecks", "QueryChecks",
-    "QueueChecks", "RemoteChecks", "RequestChecks", "ResultChecks", "StateChecks", "ThreadChecks", "WeightChecks",
+    "QueueChecks", "RemoteChecks", "RepeatableChecks", "RequestChecks", "ResultChecks", "StateChecks", "ThreadChecks",
+    "WeightChecks",
 ]  # fmt: skip
 
 
@@ -50,6 +52,7 @@ class BehaviourSuite(
     QueueChecks,
     ThreadChecks,
     PropertyChecks,
+    RepeatableChecks,
     ProfilingChecks,
     ExportImportChecks,
     WeightChecks,

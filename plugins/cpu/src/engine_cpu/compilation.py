@@ -35,6 +35,7 @@ class Compilation:
     rounds_weights: bool
     saves_memory: bool = False
     is_source: bool = False
+    is_repeatable: bool = False
 
     @property
     def hint(self) -> str:
@@ -59,6 +60,7 @@ class Compilation:
                 read.get("rounds_weights", False),
                 read.get("saves_memory", False),
                 read.get("is_source", False),
+                read.get("is_repeatable", False),
             )
             texts = (made.isa, made.precision, *made.choices, *made.choices.values())
             if (
@@ -69,6 +71,7 @@ class Compilation:
                 and isinstance(made.rounds_weights, bool)
                 and isinstance(made.saves_memory, bool)
                 and isinstance(made.is_source, bool)
+                and isinstance(made.is_repeatable, bool)
                 and 1 <= made.threads <= _MAX_THREADS
             ):
                 return made

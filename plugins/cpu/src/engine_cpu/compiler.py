@@ -109,7 +109,9 @@ class Compiler:
         bypassed = {node for state in states for node in state.bypassed}
         items = group_nodes([node for node in segment.nodes if node not in bypassed], outputs, decisions)
         options = assign_layouts(items, outputs, self.precision)
-        items, options = join_chains(items, options, outputs, self.tuner.threads, choices)
+        # 0: whether a chain has rows for all workers depends on the number of images.
+        threads = 0 if self.weights.is_repeatable else self.tuner.threads
+        items, options = join_chains(items, options, outputs, threads, choices)
         return lower_segment(
             items, options, inputs, outputs, self.weights, self.tuner, self.precision, plan, states, choices
         )

@@ -51,6 +51,7 @@ from engine_cpu.properties import (
     PLANS_PER_SHAPE,
     REFERENCE_STEPS,
 )
+from engine_cpu.repeatability import check_made_repeatable, check_repeatable, is_repeatable
 from engine_cpu.request import CpuInferRequest
 from engine_cpu.stored_program import WHY_NOT, why_not_stored, write_program
 from engine_cpu.transform import prepare_model
@@ -103,13 +104,15 @@ class CpuNetwork(GraphNetwork):
         `is_direct`: convolutions do not use Winograd's algorithm. `limit`: of packed weights.
         """
         network = cls(plugin, config, model)
-        accurate = is_accurate(config)
+        accurate, repeatable = is_accurate(config), is_repeatable(config)
         machine = Machine.of(config)
         precision = precision_of(config, machine.isa, is_here=machine.is_here)
         rounds_weights = config[INFERENCE_PRECISION_HINT] != precision
         prepared = prepare_model(
             model, config[DYNAMIC_QUANTIZATION_GROUP_SIZE], is_accurate=accurate, rounds_weights=rounds_weights
         )
+        if repeatable:
+            check_repeatable(network.name, prepared)
         mark_weights(prepared.graph)
         for constant in (*_all_constants(model), *_all_constants(prepared.graph)):
             constant.release()  # pages of the mapped file that the passes have read
@@ -119,7 +122,7 @@ class CpuNetwork(GraphNetwork):
             effort = EFFORTS["none"]  # the weights may have no content
         cache = TuningCache(folder, is_shared=config[ALLOW_SHARED_CACHE]) if folder and effort.seconds else None
         threads = threads_of(config, machine.cores)
-        weights = WeightStore(needed_isa(prepared.graph, precision, machine.isa), limit=limit)
+        weights = WeightStore(needed_isa(prepared.graph, precision, machine.isa), limit=limit, is_repeatable=repeatable)
         tuner = CpuTuner(
             threads,
             effort.inferences,
@@ -143,17 +146,20 @@ class CpuNetwork(GraphNetwork):
         graph = read_graph(blob)
         made = Compilation.of(blob)
         check_mode(network.name, made_accurate=made.is_accurate, is_accurate=is_accurate(config))
+        check_made_repeatable(network.name, config, made)
         hint = config[INFERENCE_PRECISION_HINT]
         # A network in bf16 that is given with the hint runs wherever its kernels do, if slowly.
         check_precision(network.name, made.hint, hint if hint == made.hint else precision_of(config, default_isa()))
         prepared = PreparedGraph.of(graph, LOWERINGS)
         machine = Machine(default_isa(), cores(), is_source=made.is_source)
         if made.is_source:
-            weights = WeightStore(needed_isa(graph, made.precision, machine.isa))
+            weights = WeightStore(needed_isa(graph, made.precision, machine.isa), is_repeatable=made.is_repeatable)
             tuner = CpuTuner(threads_of(config), is_accurate=made.is_accurate, saves_memory=made.saves_memory)
         else:
             packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
-            weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
+            weights = WeightStore(
+                made.isa, lambda key: blob.section(PACKED + key), packed, is_repeatable=made.is_repeatable
+            )
             # Kernels and weight formats depend on the number of threads that the network was compiled for.
             tuner = CpuTuner(
                 made.threads, choices=made.choices, is_accurate=made.is_accurate, saves_memory=made.saves_memory
@@ -301,6 +307,7 @@ class CpuNetwork(GraphNetwork):
             self.rounds_weights,
             tuner.saves_memory,
             self.is_source,
+            self.weights.is_repeatable,
         )
         writer.add_section(SECTION, made.to_json())
         if not (why := self.why_not_stored()):

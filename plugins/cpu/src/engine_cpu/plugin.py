@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from engine.errors import MissingPartError, PropertyError, UnsupportedError
 from engine.native import cores, cpu_features, default_isa, isas_within, packed_weight_formats, product_rates
 from engine.plugin_api import BlobReader, Config, ExecutableNetwork, Plugin
-from engine.properties import INFERENCE_NUM_THREADS, MEMORY_BUDGET, NUM_STREAMS, TARGET, TARGETS
+from engine.properties import INFERENCE_NUM_THREADS, MEMORY_BUDGET, NUM_STREAMS, REPEATABLE, TARGET, TARGETS
 from engine.startup import paused_collector
 from engine_cpu.instruction_sets import ARCHITECTURE
 from engine_cpu.precision import why_not_bf16
@@ -44,6 +44,7 @@ class CpuPlugin(Plugin):
         KV_CACHE_PRECISION,
         MEMORY_BUDGET,
         PLAN_CACHE_SIZE,
+        REPEATABLE,
         TARGET,
         TARGETS,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,6 +26,13 @@ from engine_cpu.tuning import Candidate, Candidates, CpuTuner
 from engine_cpu.weights import WeightStore
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+ORDERED: Final = frozenset({
+    "attention_bf16", "attention_f32", "gemm_bf16", "gemm_f32", "gemm_weights", "group_norm_f32", "layer_norm_f32",
+    "recurrent_f32", "reduce", "rms_norm_f32", "softmax_f32",
+})  # fmt: skip
+"""Kernels that choose the order of sums by the number of rows, unless the attribute `repeatable` is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,9 @@ class SegmentBuilder:
     ) -> None:
         self.isa = weights.isa
         self.precision = precision
-        self.threads = tuner.threads
+        self.is_repeatable = weights.is_repeatable
+        self.threads = 1 if self.is_repeatable else tuner.threads
+        """For how many threads kernels are chosen."""
         self.is_direct = tuner.is_accurate or tuner.saves_memory
         """Whether convolutions add products directly: Winograd's algorithm rounds more, and has larger weights."""
         self.l2_bytes = tuner.l2_bytes
@@ -270,6 +279,8 @@ class SegmentBuilder:
     ) -> None:
         """Append a step that computes `node` or a part of it."""
         name = node.friendly_name
+        if self.is_repeatable and kernel in ORDERED:
+            attributes["repeatable"] = 1
         try:
             self._plan.add_step(kernel, inputs, outputs, attributes, step_name(node))
         except PlanError as e:

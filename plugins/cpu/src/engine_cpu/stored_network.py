@@ -40,6 +40,7 @@ from engine_cpu.properties import (
     PLANS_PER_SHAPE,
     REFERENCE_STEPS,
 )
+from engine_cpu.repeatability import check_made_repeatable
 from engine_cpu.request import CpuInferRequest
 from engine_cpu.stored_program import SECTION, WHY_NOT, StoredProgram
 
@@ -82,6 +83,7 @@ class StoredNetwork(ExecutableNetwork):
         self._graph: Model | None = None
         self.compilation = made = Compilation.of(blob)
         check_mode(self.name, made_accurate=made.is_accurate, is_accurate=is_accurate(config))
+        check_made_repeatable(self.name, config, made)
         hint = config[INFERENCE_PRECISION_HINT]
         # A network in bf16 that is given with the hint runs wherever its kernels do, if slowly.
         check_precision(self.name, made.hint, hint if hint == made.hint else precision_of(config, default_isa()))

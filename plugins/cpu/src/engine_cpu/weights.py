@@ -52,7 +52,8 @@ class WeightLimit:
 class WeightStore:
     """Packed arrays by key, and the plain data of constants. Used by one thread at a time.
 
-    Arrays that kernels pack are filled by `finish`, many at a time.
+    Arrays that kernels pack are filled by `finish`, many at a time. `is_repeatable`: the order of sums must not depend
+    on other rows.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class WeightStore:
         load: Callable[[str], memoryview] | None = None,
         names: Sequence[str] = (),
         limit: WeightLimit | None = None,
+        *,
+        is_repeatable: bool = False,
     ) -> None:
-        self.isa = isa
+        self.isa, self.is_repeatable = isa, is_repeatable
         self.limit = limit
         self.packed: dict[str, Array] = {}
         self._read_plainly: set[str] = set()

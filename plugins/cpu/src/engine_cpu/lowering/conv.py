@@ -86,6 +86,7 @@ class ConvLowering(OpLowering[ConvSpec]):
             b.is_constant(node.input_value(_W)),
             b.is_direct,
             b.l2_bytes,
+            b.is_repeatable,
         )
         x = b.input(node.input_value(_X), layout)
         more = [] if bias is None else [padded_bias(node, bias, b)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from engine.native import Attribute, has_feature
@@ -56,6 +57,8 @@ class ConvProblem:
     is_direct: bool = False
     """Whether Winograd's algorithm is left out."""
     l2_bytes: int = DEFAULT_L2_BYTES
+    is_repeatable: bool = False
+    """Whether the choice must not depend on the number of images."""
 
     def key(self) -> str:
         """A key that is equal for problems whose candidates take the same time."""
@@ -77,6 +80,8 @@ class ConvCandidates(Candidates):
 
     def __init__(self, problem: ConvProblem) -> None:
         self._problem = problem
+        if problem.is_repeatable:
+            problem = replace(problem, geometry=replace(problem.geometry, batch=1))
         self._ranked = sorted(_estimated(problem), key=lambda estimated: estimated[0])
 
     def __len__(self) -> int:

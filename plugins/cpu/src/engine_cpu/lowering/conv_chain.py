@@ -47,4 +47,5 @@ def _problem(spec: ConvSpec, geometry: ConvGeometry, b: SegmentBuilder) -> ConvP
         Layout.BLOCKED,
         b.isa,
         b.threads,
+        is_repeatable=b.is_repeatable,
     )

@@ -135,7 +135,15 @@ def _of_all_channels(
     operands = bias is not None, spec.input(_RESIDUAL) is not None
     layout = Layout.PLAIN if x_maps.lanes == 1 else Layout.BLOCKED
     problem = ConvProblem(
-        geometry, epilogue, *operands, layout, b.isa, b.threads, is_direct=b.is_direct, l2_bytes=b.l2_bytes
+        geometry,
+        epilogue,
+        *operands,
+        layout,
+        b.isa,
+        b.threads,
+        is_direct=b.is_direct,
+        l2_bytes=b.l2_bytes,
+        is_repeatable=b.is_repeatable,
     )
     candidate = b.choose(node, problem.key(), ConvCandidates(problem), estimated_seconds(problem))
     part = partial(_stacked, x_maps.lanes)
@@ -168,7 +176,10 @@ def _of_each_channel(
             before = residuals if is_first else result
             epilogue = activation_attributes(spec.activation if is_last else None)
             operands = bool(biases) and is_first, before is not None
-            candidate = ConvCandidates(ConvProblem(geometry, epilogue, *operands, Layout.BLOCKED, b.isa, b.threads))[0]
+            problem = ConvProblem(
+                geometry, epilogue, *operands, Layout.BLOCKED, b.isa, b.threads, is_repeatable=b.is_repeatable
+            )
+            candidate = ConvCandidates(problem)[0]
             part = partial(_at, position)
             shared = [packed_part(node.input_value(_W), f"slice {position}", part, geometry, candidate, b)]
             shared += biases if is_first else []

@@ -58,6 +58,8 @@ class ConstantFactor:
         matrices = math.prod(static_shape(self.weights)[:-2])
         attributes: dict[str, Attribute] = {**self._attributes(), "matrices": matrices, "b_element": element}
         recipe = f"gemm_{element} {self.n}x{self.k}x{matrices}{self._suffix}"
+        if self.store.is_repeatable:
+            attributes["repeatable"], recipe = 1, f"{recipe} repeatable"
         return recipe, lambda: Packing("pack_gemm_f32", [self._in_f32()], attributes, isa=self.store.isa)
 
     def in_bf16(self) -> tuple[str, Callable[[], Packing]]:

@@ -159,6 +159,12 @@ class GemmLowering(OpLowering[GemmSpec]):
         """C as a bias buffer or a residual buffer."""
         added = spec.node.input_value(2)
         shape = (1, 1, *b.shape(added))[-2:]
+        if shape == (1, product.n) and b.is_repeatable and len(b.shape(added)) == 2 and not b.is_constant(added):
+            # A bias and a residual are added at other times, and the only row of C may be one of many.
+            rows = Strided.row_major((product.m, product.n))
+            target = b.temporary(4 * math.prod(rows.shape))
+            copy_step(b, spec.node, 4, [Copy(b.input(added), Strided(rows.shape, (0, 1)), target, rows)])
+            return None, target
         if shape == (1, product.n):
             return padded_vector(spec.node, b, added, spec.beta), None
         if not b.is_constant(added):

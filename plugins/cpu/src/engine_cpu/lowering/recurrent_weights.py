@@ -148,6 +148,8 @@ def _input_form(layer: RecurrentLayer, store: WeightStore) -> Form:
     def make() -> Packing:
         rows = np.ascontiguousarray(_by_chunks(_data(w, store), layer)).reshape(layer.columns, inputs)
         attributes: dict[str, Attribute] = {"n": layer.columns, "k": inputs, "transposed": 1}
+        if store.is_repeatable:
+            attributes["repeatable"] = 1
         return Packing("pack_gemm_f32", [rows], attributes, isa=store.isa)
 
     return Form(w, f"recurrent input weights of {layer.spec.op_type}", make)

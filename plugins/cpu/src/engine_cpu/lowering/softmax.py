@@ -23,7 +23,10 @@ class SoftmaxLowering(OpLowering[SoftmaxSpec]):
 
     def lower(self, spec: SoftmaxSpec, b: SegmentBuilder) -> None:
         is_log = spec.op_type == "LogSoftmax"
-        step_along_axis(spec, b, "softmax_f32", spec.at(spec.input_shapes()), log=int(is_log))
+        attributes: dict[str, Attribute] = {"log": int(is_log)}
+        if b.is_repeatable and spec.axis != len(b.shape(spec.node.input_value(0))) - 1:
+            attributes["columns"] = 1  # also if there is one, as if there were many
+        step_along_axis(spec, b, "softmax_f32", spec.at(spec.input_shapes()), **attributes)
 
 
 @lowers("Hardmax", spec=SoftmaxSpec)
