@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -52,6 +52,7 @@ from engine.properties import (
     DEVICE_PRIORITIES,
     ENABLE_MMAP,
     FULL_DEVICE_NAME,
+    ONLY_IF_NAMED,
     REMOTE_CONTEXT_SUPPORT,
     TARGET,
     Config,
@@ -456,7 +457,8 @@ class Core:
         """
         if _DEFAULT_DEVICE in self._registry.names:
             return _DEFAULT_DEVICE
-        devices = [each for each in self.available_devices if DEVICE_PRIORITIES not in self._resolve(each)[1].declared]
+        computing = [d for d in self.available_devices if DEVICE_PRIORITIES not in self._resolve(d)[1].declared]
+        devices = self._to_choose_from(computing) or computing
         if len(devices) == 1:
             return devices[0]
         raise DeviceNotFoundError(
@@ -715,12 +717,17 @@ class Core:
         is_for_here = not complete.get(TARGET.name)
         return self._import(plugin, reader, {**exported, **complete.explicit}, context, is_for_here=is_for_here)
 
+    def _to_choose_from(self, devices: Iterable[str]) -> list[str]:
+        """Those of these devices that may be used although nobody has named them."""
+        return [device for device in devices if not self.get_property(device, ONLY_IF_NAMED.name)]
+
     def _targets(self, plugin: Plugin, config: Config) -> list[tuple[Plugin, Config]]:
         """The devices that a device runs on, with their configurations; none if it computes itself."""
         if DEVICE_PRIORITIES not in plugin.declared:
             return []
         listed = config[DEVICE_PRIORITIES]
-        settled = [self._settled(device, None) for device in (listed.split(",") if listed else self.available_devices)]
+        devices = listed.split(",") if listed else self._to_choose_from(self.available_devices)
+        settled = [self._settled(device, None) for device in devices]
         return [(other, other.config.merged(stated)) for other, stated in settled]
 
 

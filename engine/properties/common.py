@@ -43,6 +43,14 @@ IS_REFERENCE = Property(
     METRIC,
     "Whether the device exists for comparing results, not for speed; a choice among devices takes it last.",
 )
+ONLY_IF_NAMED = Property(
+    "ONLY_IF_NAMED",
+    bool,
+    False,
+    METRIC,
+    "Whether the device is used only where it is named, as in `AUTO:DEVICE,CPU`: a choice among all devices of the "
+    "machine leaves it out.",
+)
 NETWORK_NAME = Property("NETWORK_NAME", str, "", METRIC, "The name of the model that was compiled.")
 OPTIMAL_NUMBER_OF_INFER_REQUESTS = Property(
     "OPTIMAL_NUMBER_OF_INFER_REQUESTS",
@@ -280,6 +288,7 @@ DEVICE_PROPERTIES = PropertySet(
     IMPORT_EXPORT_SUPPORT,
     REMOTE_CONTEXT_SUPPORT,
     IS_REFERENCE,
+    ONLY_IF_NAMED,
     *CONFIG_PROPERTIES,
 )
 """The metrics of every device."""

@@ -691,6 +691,11 @@ def test_without_a_device_the_only_one_is_used(bare_core: Core, model: onnx.Mode
     class Others(scale):  # type: ignore[misc, valid-type]
         properties = (*scale.properties, DEVICE_PRIORITIES)
 
+    class Named(scale):  # type: ignore[misc, valid-type]
+        def metric(self, name: str, device_id: str) -> object:
+            return True if name == "ONLY_IF_NAMED" else super().metric(name, device_id)
+
+    bare_core.register_plugin("NAMED", Named)
     bare_core.register_plugin("OTHERS", Others)  # it runs on other devices, and is not the plugin that is meant
     assert bare_core.default_device == "SCALE"
     assert bare_core.compile_model(model).get_metric("EXECUTION_DEVICES") == ("SCALE",)

@@ -319,6 +319,20 @@ def test_without_a_list_all_devices_that_compute_are_considered(rig: Any) -> Non
     assert "runs on other devices" in candidates["HETERO"]["why"]
 
 
+def test_a_device_that_must_be_named_is_a_candidate_only_in_a_list(rig: Any, new_device: Any) -> None:
+    acme, _ = new_device("RUNTIME")
+
+    class Named(acme):  # type: ignore[misc]
+        def metric(self, metric: str, device_id: str) -> object:
+            return True if metric == "ONLY_IF_NAMED" else super().metric(metric, device_id)
+
+    rig.core.register_plugin("RUNTIME", Named)
+    network = rig.core.compile_model(negation())
+    assert network.wait_for_choice(LIMIT)
+    assert "as in AUTO:RUNTIME" in network.get_metric("CANDIDATES")["RUNTIME"]["why"]
+    assert devices_of(rig.core.compile_model(negation(), "AUTO:RUNTIME")) == ("RUNTIME",)
+
+
 # -- bad input ----------------------------------------------------------------------------------------------
 
 

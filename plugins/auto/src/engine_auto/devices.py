@@ -19,6 +19,7 @@ from engine.properties import (
     IS_REFERENCE,
     LIMIT_PROPERTIES,
     NUM_STREAMS,
+    ONLY_IF_NAMED,
     PERF_COUNT,
     PERFORMANCE_HINT,
     SUPPORTED_CONFIG_KEYS,
@@ -79,7 +80,7 @@ class DeviceList:
         """The devices of one of `names`, ready to be used. Loads their plugin, and looks for them on this machine.
 
         Raises `LeftOut` for a plugin whose devices run on others, `DeviceNotFoundError` if it was listed, or cannot be
-        found here, and the errors of loading a plugin.
+        found here, and the errors of loading a plugin. Also raises `LeftOut` for one that must be listed and is not.
         """
         core = self._core
         if DEVICE_PRIORITIES.name in core.get_property(name, SUPPORTED_CONFIG_KEYS.name):
@@ -94,6 +95,8 @@ class DeviceList:
         ids = core.get_property(name, AVAILABLE_DEVICES.name)
         if not ids:
             raise LeftOut("it finds no device on this machine")
+        if core.get_property(name, ONLY_IF_NAMED.name):
+            raise LeftOut(f"it is used only if it is listed, as in {self.own_name}:{name}")
         return tuple(self.device(f"{name}.{each}" if len(ids) > 1 else name) for each in ids)
 
     def one_by_one(self) -> Iterator[Device]:
