@@ -32,6 +32,7 @@ EXTRAS = {
     "engine_serve": {
         "fastapi", "grpc_interceptor", "jinja2", "llguidance", "opentelemetry", "orjson", "uvicorn", "uvloop",
     },
+    "engine_openvino": {"openvino"},
     "testing": {"pytest", "hypothesis", "jinja2"}, "cli": {"rich"}, "values": {"PIL"},
 }  # fmt: skip
 
@@ -41,6 +42,7 @@ BACK_REFERENCES = {
     "engine.ir.node": {"engine.ir.model"},  # the bodies of a node are models
     "engine_template.network": {"engine_template.plugin"},  # a network is generic in its plugin's type
     "engine_opencl.network": {"engine_opencl.plugin"},
+    "engine_openvino.network": {"engine_openvino.plugin"},
 }
 # The one import upwards, when a method is called: see ADR 20.
 LATE = {"engine/ir/model.py": "engine.editing"}

@@ -1,0 +1,24 @@
+"""The properties that OPENVINO adds to the common ones."""
+
+from __future__ import annotations
+
+from engine.plugin_api import CONFIG, METRIC, Property
+
+INFERENCE_PRECISION_HINT = Property(
+    "INFERENCE_PRECISION_HINT",
+    str,
+    "f32",
+    CONFIG,
+    "The precision in which OpenVINO may compute f32 models: f32 throughout, unless another is asked for. With f32, it "
+    "neither rounds activations to 8 bits, nor keeps keys and values of past tokens in fewer bits.",
+    choices=("f32", "bf16", "f16"),
+)
+ALLOW_NARROW_TYPES = Property(
+    "ALLOW_NARROW_TYPES",
+    bool,
+    False,
+    CONFIG,
+    "Whether f64 may be computed in f32, and sums and products of 64-bit integers in 32 bits, as OpenVINO does; "
+    "otherwise, operations that this may change are refused, and integers beyond 32 bits in inputs are an error.",
+)
+OPENVINO_VERSION = Property("OPENVINO_VERSION", str, None, METRIC, "The version of the package openvino.")

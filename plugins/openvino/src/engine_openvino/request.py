@@ -1,0 +1,110 @@
+"""The request: one of OpenVINO's, over the memory of the engine's tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import DeviceError, EngineError, InputError
+from engine.plugin_api import RequestOwner, SyncInferRequest
+from engine_openvino.runtime import Compiled, Runtime, reason
+
+_POLL_MS = 100
+"""How long a wait takes no notice of Ctrl-C."""
+
+
+class OpenvinoInferRequest(SyncInferRequest):
+    """Inputs are read, and outputs of known shapes written, in place; others are copied out of OpenVINO's memory.
+
+    OpenVINO does not keep the arrays alive, so the request does until it has others.
+    """
+
+    def __init__(self, network: RequestOwner, runtime: Runtime, compiled: Compiled, *, takes_wide: bool) -> None:
+        super().__init__(network)
+        self._module = runtime.module
+        self._request = compiled.network.create_infer_request()
+        ports = compiled.network.inputs
+        self._inputs = [None if at is None else (at, ports[at].element_type) for at in compiled.inputs]
+        self._outputs_of = [(port.element_type, _static(port.partial_shape)) for port in compiled.network.outputs]
+        self._takes_wide = takes_wide
+        self._held: list[Any] = []
+        self._is_running = False
+
+    def infer_preprocess(self) -> None:
+        """Hand over the memory. Raises `InputError` for integers that OpenVINO would clip."""
+        self._held = []
+        for index, (value, port) in enumerate(zip(self.inputs, self._inputs, strict=True)):
+            if port is not None:
+                self._check_range(index, value)
+                self._request.set_input_tensor(port[0], self._tensor(value, port[1]))
+        for index, (kind, shape) in enumerate(self._outputs_of):
+            if shape is not None:
+                self._request.set_output_tensor(index, self._tensor(self.output_buffer(index, shape), kind))
+
+    def start_pipeline(self) -> None:
+        """Start OpenVINO's request, which runs on threads of its own."""
+        self._request.start_async()
+        self._is_running = True
+
+    def wait_pipeline(self) -> None:
+        """Wait for it. Raises the error of a cancellation before OpenVINO's."""
+        try:
+            while not self._request.wait_for(_POLL_MS):
+                pass
+            self._request.wait()  # which raises the error of the inference
+        except RuntimeError as e:
+            self.check_cancelled()
+            raise DeviceError(f"{self.signature.network}: request {self.request_id}: OpenVINO: {reason(e)}") from e
+        self._is_running = False
+
+    def infer_postprocess(self) -> None:
+        """Copy what OpenVINO has in memory of its own."""
+        for index, (_, shape) in enumerate(self._outputs_of):
+            if shape is None:
+                tensor = self._request.get_output_tensor(index)
+                dtype = self.signature.result_checks[index].dtype
+                value = tensor.data.view(dtype) if tensor.size else np.empty(tuple(tensor.shape), dtype)
+                self.store_output(index, value.reshape(tuple(tensor.shape)))
+
+    def request_cancel(self, error: EngineError) -> None:
+        """Also stop OpenVINO's request, between two of its nodes."""
+        super().request_cancel(error)
+        self._request.cancel()
+
+    def abort_pipeline(self) -> None:
+        """Wait until OpenVINO has let go of the arrays."""
+        if self._is_running:
+            self._is_running = False
+            self._request.cancel()
+            try:
+                self._request.wait()
+            except RuntimeError:  # the cancellation
+                return
+
+    def clear_tensors(self) -> None:
+        """Let go of the arrays."""
+        super().clear_tensors()
+        self._held = []
+
+    def _tensor(self, value: Any, kind: Any) -> Any:
+        """A tensor of OpenVINO in the memory of an array; its constructor by bytes takes every type."""
+        data = value.reshape(-1).view(np.uint8)
+        self._held.append(data)
+        return self._module.Tensor(data, self._module.Shape(value.shape), kind)
+
+    def _check_range(self, index: int, value: NDArray[Any]) -> None:
+        if self._takes_wide or value.dtype.kind not in "iu" or value.dtype.itemsize < 4 or not value.size:
+            return
+        limits = np.iinfo(np.int32)
+        if value.min() < limits.min or value.max() > limits.max:
+            name = self.signature.inputs[index].name if index < len(self.signature.inputs) else "of a variable"
+            raise InputError(
+                f"{self.signature.network}: input `{name}` has integers beyond 32 bits, which OpenVINO would clip; "
+                "compile with ALLOW_NARROW_TYPES to accept that, or use another device"
+            )
+
+
+def _static(shape: Any) -> tuple[int, ...] | None:
+    return tuple(shape.to_shape()) if shape.is_static else None
