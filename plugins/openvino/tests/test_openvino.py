@@ -177,6 +177,15 @@ def test_a_runtime_that_disagrees_is_an_error(core: Core, monkeypatch: pytest.Mo
         core.compile_model(product(4), "OPENVINO")
 
 
+def test_a_profile_names_nodes_of_the_model(core: Core) -> None:
+    network = core.compile_model(product(4), "OPENVINO", {"PERF_COUNT": True})
+    request = network.create_infer_request()
+    request.infer(np.ones((4, 3), np.float32))
+    (node,) = request.profiling_info.nodes
+    assert node.op_type in ("MatMul", "Relu")
+    assert node.kernel.startswith("FullyConnected "), "OpenVINO runs both as one, and says by which kernel"
+
+
 def test_devices_that_this_machine_lacks_are_named(core: Core) -> None:
     with pytest.raises(DeviceNotFoundError, match="devices: CPU"):
         core.compile_model(product(), "OPENVINO.NPU-7")

@@ -59,4 +59,6 @@ class OpenvinoNetwork(GraphNetwork["OpenvinoPlugin"]):
     def create_infer_request_impl(self) -> SyncInferRequest:
         """A request with one of OpenVINO's."""
         is_narrow = bool(self.config["ALLOW_NARROW_TYPES"])
-        return OpenvinoInferRequest(self, self.plugin.runtime, self.compiled_model, takes_wide=is_narrow)
+        nodes = filter(is_operation, self.graph.ordered_nodes()) if self.is_profiling else ()
+        operators = {node.friendly_name: node.op_type for node in nodes}
+        return OpenvinoInferRequest(self, self.plugin.runtime, self.compiled_model, operators, takes_wide=is_narrow)

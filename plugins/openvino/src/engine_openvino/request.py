@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 
 from engine.errors import DeviceError, EngineError, InputError
 from engine.plugin_api import RequestOwner, SyncInferRequest
+from engine_openvino.profile import record
 from engine_openvino.runtime import Compiled, Runtime, reason
 
 _POLL_MS = 100
@@ -21,14 +24,23 @@ class OpenvinoInferRequest(SyncInferRequest):
     OpenVINO does not keep the arrays alive, so the request does until it has others.
     """
 
-    def __init__(self, network: RequestOwner, runtime: Runtime, compiled: Compiled, *, takes_wide: bool) -> None:
+    def __init__(
+        self,
+        network: RequestOwner,
+        runtime: Runtime,
+        compiled: Compiled,
+        operators: Mapping[str, str],
+        *,
+        takes_wide: bool,
+    ) -> None:
         super().__init__(network)
         self._module = runtime.module
         self._request = compiled.network.create_infer_request()
         ports = compiled.network.inputs
         self._inputs = [None if at is None else (at, ports[at].element_type) for at in compiled.inputs]
         self._outputs_of = [(port.element_type, _static(port.partial_shape)) for port in compiled.network.outputs]
-        self._takes_wide = takes_wide
+        self._operators, self._takes_wide = operators, takes_wide
+        self._begun_at = 0
         self._held: list[Any] = []
         self._is_running = False
 
@@ -45,6 +57,7 @@ class OpenvinoInferRequest(SyncInferRequest):
 
     def start_pipeline(self) -> None:
         """Start OpenVINO's request, which runs on threads of its own."""
+        self._begun_at = time.perf_counter_ns()
         self._request.start_async()
         self._is_running = True
 
@@ -58,6 +71,8 @@ class OpenvinoInferRequest(SyncInferRequest):
             self.check_cancelled()
             raise DeviceError(f"{self.signature.network}: request {self.request_id}: OpenVINO: {reason(e)}") from e
         self._is_running = False
+        if self.is_profiling:
+            record(self, self._request.profiling_info, self._operators, self._begun_at)
 
     def infer_postprocess(self) -> None:
         """Copy what OpenVINO has in memory of its own."""
