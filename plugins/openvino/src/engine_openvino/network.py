@@ -9,7 +9,7 @@ from engine.lowering import GraphNetwork, read_graph
 from engine.passes.runtime_info import is_operation
 from engine.plugin_api import BlobManifest, BlobReader, Config, Model, SyncInferRequest
 from engine.properties import DEVICE_ID, NUM_STREAMS
-from engine_openvino.query import refusal
+from engine_openvino.refusals import refusal
 from engine_openvino.request import OpenvinoInferRequest
 from engine_openvino.runtime import Compiled, device_name
 

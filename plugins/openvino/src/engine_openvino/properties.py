@@ -18,7 +18,8 @@ ALLOW_NARROW_TYPES = Property(
     bool,
     False,
     CONFIG,
-    "Whether f64 may be computed in f32, and sums and products of 64-bit integers in 32 bits, as OpenVINO does; "
-    "otherwise, operations that this may change are refused, and integers beyond 32 bits in inputs are an error.",
+    "Whether f64 may be computed in f32, integers in f32 or in 32 bits, and whether sums of 8-bit integers may "
+    "saturate, as OpenVINO does; otherwise, operations that this may change are refused, and integers beyond 32 bits "
+    "in inputs are an error.",
 )
 OPENVINO_VERSION = Property("OPENVINO_VERSION", str, None, METRIC, "The version of the package openvino.")

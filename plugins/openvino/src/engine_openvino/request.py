@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 
 from engine.errors import DeviceError, EngineError, InputError
 from engine.plugin_api import RequestOwner, SyncInferRequest
+from engine_openvino.packing import packed, unpacked
 from engine_openvino.profile import record
+from engine_openvino.refusals import fits
 from engine_openvino.runtime import Compiled, Runtime, reason
 
 _POLL_MS = 100
@@ -38,7 +41,7 @@ class OpenvinoInferRequest(SyncInferRequest):
         self._request = compiled.network.create_infer_request()
         ports = compiled.network.inputs
         self._inputs = [None if at is None else (at, ports[at].element_type) for at in compiled.inputs]
-        self._outputs_of = [(port.element_type, _static(port.partial_shape)) for port in compiled.network.outputs]
+        self._outputs_of = [(port.element_type, _in_place(port)) for port in compiled.network.outputs]
         self._operators, self._takes_wide = operators, takes_wide
         self._begun_at = 0
         self._held: list[Any] = []
@@ -76,12 +79,20 @@ class OpenvinoInferRequest(SyncInferRequest):
 
     def infer_postprocess(self) -> None:
         """Copy what OpenVINO has in memory of its own."""
-        for index, (_, shape) in enumerate(self._outputs_of):
+        for index, (kind, shape) in enumerate(self._outputs_of):
             if shape is None:
-                tensor = self._request.get_output_tensor(index)
-                dtype = self.signature.result_checks[index].dtype
-                value = tensor.data.view(dtype) if tensor.size else np.empty(tuple(tensor.shape), dtype)
-                self.store_output(index, value.reshape(tuple(tensor.shape)))
+                self.store_output(index, self._value(index, self._request.get_output_tensor(index), kind))
+
+    def _value(self, index: int, tensor: Any, kind: Any) -> NDArray[Any]:
+        """The elements of a tensor, still in OpenVINO's memory if they are not packed."""
+        shape, dtype = tuple(tensor.shape), self.signature.result_checks[index].dtype
+        assert dtype is not None  # OpenVINO has tensors only
+        if not tensor.size:
+            return np.empty(shape, dtype)
+        data: NDArray[Any] = tensor.data.reshape(-1)
+        if kind.bitwidth < 8:
+            data = unpacked(data.view(np.uint8), kind.bitwidth, math.prod(shape))
+        return data.view(dtype).reshape(shape)
 
     def request_cancel(self, error: EngineError) -> None:
         """Also stop OpenVINO's request, between two of its nodes."""
@@ -106,14 +117,15 @@ class OpenvinoInferRequest(SyncInferRequest):
     def _tensor(self, value: Any, kind: Any) -> Any:
         """A tensor of OpenVINO in the memory of an array; its constructor by bytes takes every type."""
         data = value.reshape(-1).view(np.uint8)
+        if kind.bitwidth < 8:
+            data = packed(data, kind.bitwidth)
         self._held.append(data)
         return self._module.Tensor(data, self._module.Shape(value.shape), kind)
 
     def _check_range(self, index: int, value: NDArray[Any]) -> None:
-        if self._takes_wide or value.dtype.kind not in "iu" or value.dtype.itemsize < 4 or not value.size:
+        if self._takes_wide or value.dtype.kind not in "iu" or value.dtype.itemsize < 4:
             return
-        limits = np.iinfo(np.int32)
-        if value.min() < limits.min or value.max() > limits.max:
+        if not fits(value):
             name = self.signature.inputs[index].name if index < len(self.signature.inputs) else "of a variable"
             raise InputError(
                 f"{self.signature.network}: input `{name}` has integers beyond 32 bits, which OpenVINO would clip; "
@@ -121,5 +133,7 @@ class OpenvinoInferRequest(SyncInferRequest):
             )
 
 
-def _static(shape: Any) -> tuple[int, ...] | None:
-    return tuple(shape.to_shape()) if shape.is_static else None
+def _in_place(port: Any) -> tuple[int, ...] | None:
+    """The shape of an output that OpenVINO can write into a given array; None if it is not known or packed."""
+    is_known = port.partial_shape.is_static and port.element_type.bitwidth >= 8
+    return tuple(port.partial_shape.to_shape()) if is_known else None

@@ -14,8 +14,10 @@ from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS, PERF_COUNT
 from engine.startup import dataclass
 
 _INSTALL: Final = 'pip install "engine-plugin-openvino[runtime]"'
-_NAMES: Final = {"f8e4m3fn": "f8e4m3"}
+_NAMES: Final = {"bool": "boolean", "f8e4m3fn": "f8e4m3"}
 """OpenVINO's names of element types, where they differ from the engine's."""
+_NOT_TAKEN: Final = frozenset({"f8e8m0", "string"})
+"""Element types that OpenVINO has, but converts wrong, or hardly computes with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Runtime:
     def type_of(self, element_type: ElementType) -> Any:
         """OpenVINO's element type; None if it has none."""
         self.core()
+        if element_type.name in _NOT_TAKEN:
+            return None
         return getattr(self.module.Type, _NAMES.get(element_type.name, element_type.name), None)
 
     def settings(self, device: str, config: Config) -> dict[str, Any]:
