@@ -17,7 +17,7 @@ import pytest
 
 from engine import Core, ops
 from engine.errors import Cancelled, DeviceNotFoundError, InputError, UnsupportedError
-from engine.ir import Constant, Model, Node, Parameter, bf16, f32, f64, i64
+from engine.ir import Constant, Model, Node, Parameter, bf16, f32, f64, i4, i64
 
 openvino = pytest.importorskip("openvino")
 
@@ -120,6 +120,28 @@ def test_bf16_tensors(core: Core) -> None:
     result = network(np.array([1, 2, 3], ml_dtypes.bfloat16))[0]
     assert result.dtype == ml_dtypes.bfloat16
     assert result.tolist() == [2, 4, 6]
+
+
+@pytest.mark.parametrize("op_type", ["Dropout", "Identity", "Sum"])
+def test_outputs_that_are_inputs(core: Core, op_type: str) -> None:
+    x = Parameter(f32, [3], "x")
+    network = core.compile_model(Model([Node(op_type, [x]), ops.Relu(x)], [x]), "OPENVINO")
+    for start in (1, 2):
+        data = np.arange(start, start + 3, dtype=np.float32)
+        result = network(data)
+        np.testing.assert_array_equal(result[0], data)
+        np.testing.assert_array_equal(result[1], data)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 7])
+def test_elements_of_four_bits(core: Core, count: int) -> None:
+    x = Parameter(i4, [count], "x")
+    codes = np.resize(np.arange(-8, 8), count)
+    network = core.compile_model(Model([ops.Identity(ops.Cast(x, to=1)), ops.Identity(x)], [x]), "OPENVINO")
+    result = network(codes.astype(ml_dtypes.int4))
+    np.testing.assert_array_equal(result[0], codes.astype(np.float32))
+    assert result[1].dtype == ml_dtypes.int4
+    np.testing.assert_array_equal(result[1].astype(np.int8), codes)
 
 
 def test_read_only_arrays_and_results_that_outlive_the_request(core: Core) -> None:

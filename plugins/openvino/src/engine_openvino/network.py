@@ -21,6 +21,7 @@ class OpenvinoNetwork(GraphNetwork["OpenvinoPlugin"]):
     """A network that OpenVINO runs; it is exported as its graph, which an import compiles again."""
 
     compiled_model: Compiled
+    has_direct_outputs: bool
 
     @classmethod
     def compiled(cls, plugin: OpenvinoPlugin, config: Config, model: Model) -> OpenvinoNetwork:
@@ -54,11 +55,18 @@ class OpenvinoNetwork(GraphNetwork["OpenvinoPlugin"]):
             config = config.merged({NUM_STREAMS.name: streams})
         network = cls(plugin, config, source)
         network.graph, network.compiled_model = graph, compiled
+        network.has_direct_outputs = compiled.has_direct_outputs()
         return network
 
     def create_infer_request_impl(self) -> SyncInferRequest:
         """A request with one of OpenVINO's."""
-        is_narrow = bool(self.config["ALLOW_NARROW_TYPES"])
         nodes = filter(is_operation, self.graph.ordered_nodes()) if self.is_profiling else ()
         operators = {node.friendly_name: node.op_type for node in nodes}
-        return OpenvinoInferRequest(self, self.plugin.runtime, self.compiled_model, operators, takes_wide=is_narrow)
+        return OpenvinoInferRequest(
+            self,
+            self.plugin.runtime,
+            self.compiled_model,
+            operators,
+            takes_wide=bool(self.config["ALLOW_NARROW_TYPES"]),
+            writes_in_place=not self.has_direct_outputs,
+        )

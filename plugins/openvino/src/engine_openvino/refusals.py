@@ -22,7 +22,9 @@ _Condition: TypeAlias = Callable[[Node], Any]
 _LARGE: Final = frozenset({"i32", "u32", "i64", "u64"})
 _WIDE: Final = frozenset({"u32", "i64", "u64"})
 """Integers that OpenVINO computes in 32 bits with a sign."""
+_SIGNED: Final = frozenset({"i8", "i16", "i32", "i64"})
 _SMALL: Final = frozenset({"i8", "u8"})
+_PACKED: Final = frozenset({"f4e2m1", "i4", "u2", "u4"})
 _BEYOND_32_BITS: Final = frozenset({
     "Add", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "CumProd", "CumSum", "Max", "Min", "Mul", "Sub",
 })  # fmt: skip
@@ -42,16 +44,25 @@ _ADDRESSED: Final = frozenset({
 _WAY_OUT: Final = "run it on another device (HETERO:OPENVINO,CPU)"
 
 _ALWAYS: Final[dict[str, tuple[_Condition, str]]] = {
-    "Attention": (lambda n: n.attributes.get("is_causal") and n.has_input(4), "masks a past as if there were none"),
+    "Attention": (
+        lambda n: (
+            (n.attributes.get("is_causal") and n.has_input(4))
+            or any(n.attributes.get(f"{side}_window_size", -1) >= 0 for side in ("left", "right"))
+        ),
+        "masks a past as if there were none, and ignores windows",
+    ),
     "AveragePool": (
         lambda n: n.attributes.get("ceil_mode") and n.attributes.get("count_include_pad"),
         "also counts what ceil_mode adds behind the padding",
     ),
-    "Cast": (lambda n: _is_narrowing(n), "does not saturate in types of 8 bits"),
-    "CastLike": (lambda n: _is_narrowing(n), "does not saturate in types of 8 bits"),
+    "BitShift": (lambda n: _is_of(n.output(0), _SIGNED), "shifts integers with a sign otherwise"),
+    "Cast": (lambda n: _is_narrowing(n), "rounds to elements of few bits otherwise, and does not saturate"),
+    "CastLike": (lambda n: _is_narrowing(n), "rounds to elements of few bits otherwise, and does not saturate"),
     "ConvTranspose": (lambda n: n.attributes.get("output_shape"), "places the result otherwise for some output_shape"),
+    "DFT": (lambda n: _constant(n, 2) != 1, "transforms axis 1, whatever the axis is"),
     "Div": (lambda n: _is_integer(n) and not _is_of(n.output(0), _LARGE), "rounds quotients of small integers"),
     "GRU": (lambda n: n.has_input(4) and n.has_input(5), "returns zeros for a sequence of length 0"),
+    "Gather": (lambda n: _has_no_elements(n), "dies of tensors without elements"),
     "LRN": (lambda n: n.attributes.get("bias", 1.0) % 1, "drops the fraction of bias"),
     "LSTM": (
         lambda n: n.attributes.get("input_forget") or n.has_input(7) or (n.has_input(4) and n.has_input(5)),
@@ -62,8 +73,18 @@ _ALWAYS: Final[dict[str, tuple[_Condition, str]]] = {
     "MaxPool": (lambda n: n.attributes.get("storage_order") and n.num_outputs > 1, "ignores storage_order"),
     "RNN": (lambda n: n.has_input(4) and n.has_input(5), "returns zeros for a sequence of length 0"),
     "Range": (lambda n: not _is_plain_range(n), "counts to a limit on the other side of start"),
+    "ReduceMax": (lambda n: _has_no_elements(n), "gives the greatest number of a type instead of an infinity"),
+    "ReduceMin": (lambda n: _has_no_elements(n), "gives the greatest number of a type instead of an infinity"),
     "ReduceLogSum": (lambda n: n.attributes.get("noop_with_empty_axes"), "takes no logarithm if there are no axes"),
-    "Resize": (lambda n: n.attributes.get("exclude_outside"), "weights pixels at the border otherwise"),
+    "Resize": (
+        lambda n: (
+            n.attributes.get("exclude_outside")
+            or n.attributes.get("antialias")
+            or n.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch"
+            or (n.attributes.get("coordinate_transformation_mode") == "align_corners" and n.has_input(2))
+        ),
+        "ignores exclude_outside, antialias and keep_aspect_ratio_policy, and aligns corners by lengths, not scales",
+    ),
     "RoiAlign": (lambda n: n.attributes.get("mode") == "max", "takes the maximum of other products"),
     "Shrink": (lambda n: _is_integer(n), "rounds the bias of integers otherwise"),
 }  # fmt: skip
@@ -145,7 +166,24 @@ def _is_integer(node: Node) -> bool:
 
 
 def _is_narrowing(node: Node) -> bool:
-    return node.output(0).element_type.name.startswith("f8") and node.attributes.get("saturate", 1) == 1
+    """Whether real numbers become elements of 8 bits that saturate, or of fewer."""
+    name = node.output(0).element_type.name
+    is_narrow = name.startswith("f8") and node.attributes.get("saturate", 1) == 1
+    return is_narrow or (name in _PACKED and node.input_value(0).element_type.is_real)
+
+
+def _constant(node: Node, index: int) -> Any:
+    """The value of an input with one element, if it is a constant; an axis from the end is counted from the front."""
+    source = node.input_value(index).node if node.has_input(index) else None
+    if not isinstance(source, Constant) or source.data.size != 1:
+        return None
+    value, rank = source.data.item(), node.input_value(0).shape.rank
+    return value + rank.min if value < 0 and rank.is_static else value
+
+
+def _has_no_elements(node: Node) -> bool:
+    shape = node.input_value(0).shape
+    return shape.rank.is_static and any(dim.max == 0 for dim in shape)
 
 
 def _is_plain_range(node: Node) -> bool:

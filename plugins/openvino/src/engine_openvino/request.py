@@ -35,13 +35,16 @@ class OpenvinoInferRequest(SyncInferRequest):
         operators: Mapping[str, str],
         *,
         takes_wide: bool,
+        writes_in_place: bool,
     ) -> None:
         super().__init__(network)
         self._module = runtime.module
         self._request = compiled.network.create_infer_request()
         ports = compiled.network.inputs
         self._inputs = [None if at is None else (at, ports[at].element_type) for at in compiled.inputs]
-        self._outputs_of = [(port.element_type, _in_place(port)) for port in compiled.network.outputs]
+        self._outputs_of = [
+            (port.element_type, _in_place(port) if writes_in_place else None) for port in compiled.network.outputs
+        ]
         self._operators, self._takes_wide = operators, takes_wide
         self._begun_at = 0
         self._held: list[Any] = []

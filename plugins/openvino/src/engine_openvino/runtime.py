@@ -33,6 +33,15 @@ class Compiled:
     network: Any
     inputs: tuple[int | None, ...]
 
+    def has_direct_outputs(self) -> bool:
+        """Whether an output is an input, after OpenVINO's simplifications: it is then not written into a tensor that is
+        set for it after those of the inputs."""
+        for result in self.network.get_runtime_model().get_results():
+            source = result.input(0).get_source_output().get_node().get_rt_info()
+            if "layerType" not in source or source["layerType"].astype(str) == "Input":
+                return True
+        return False
+
 
 class Runtime:
     """OpenVINO's core, which all threads share. It is loaded by the first method that needs it."""
@@ -107,19 +116,29 @@ class Runtime:
     def _ports(
         self, kind: str, names: Sequence[str], nodes: Sequence[Node], found: Sequence[Any]
     ) -> tuple[int | None, ...]:
-        """OpenVINO's index of each of these inputs or outputs. Raises `UnsupportedError` if it types one otherwise."""
-        indices = {name: index for index, port in enumerate(found) for name in port.get_names()}
-        for name, node in zip(names, nodes, strict=True):
-            port = found[indices[name]] if name in indices else None
+        """OpenVINO's index of each of these inputs or outputs. Raises `UnsupportedError` if it types one otherwise.
+
+        They are in order. If OpenVINO has dropped some, the others are found by their names, which it keeps except for
+        an input that it has made an output.
+        """
+        if len(found) == len(names):
+            indices: tuple[int | None, ...] = tuple(range(len(names)))
+        else:
+            named = {name: index for index, port in enumerate(found) for name in port.get_names()}
+            indices = tuple(map(named.get, names))
+        if len(found) != sum(index is not None for index in indices):
+            raise UnsupportedError(f"OpenVINO {self.version} has {kind} with other names than {', '.join(names)}")
+        for name, node, index in zip(names, nodes, indices, strict=True):
             expected = node.output(0).type if node.num_outputs else node.input_value(0).type
-            if port is None or not isinstance(expected, TensorType):
+            if index is None or not isinstance(expected, TensorType):
                 continue
+            port = found[index]
             if port.element_type != self.type_of(expected.element_type) or not _agree(expected, port.partial_shape):
                 told = f"{port.element_type.to_string()}{port.partial_shape.to_string()}"
                 raise UnsupportedError(
                     f"OpenVINO {self.version} says that `{name}` of the {kind} is {told}; the model says {expected}"
                 )
-        return tuple(map(indices.get, names))
+        return indices
 
 
 def _agree(expected: TensorType, found: Any) -> bool:
