@@ -38,6 +38,8 @@ SUITES = {
     "plugins/isolated/tests/test_behaviour.py": 48,
     "plugins/opencl/tests/test_behaviour.py": 3,
     "plugins/opencl/tests/test_operator_suite.py": 8,
+    "plugins/openvino/tests/test_behaviour.py": 32,
+    "plugins/openvino/tests/test_operator_suite.py": 64,
     "plugins/template/tests/test_behaviour.py": 6,
     "plugins/template/tests/test_operator_suite.py": 6,
 }

@@ -86,7 +86,9 @@ _ALWAYS: Final[dict[str, tuple[_Condition, str]]] = {
         "ignores exclude_outside, antialias and keep_aspect_ratio_policy, and aligns corners by lengths, not scales",
     ),
     "RoiAlign": (lambda n: n.attributes.get("mode") == "max", "takes the maximum of other products"),
+    "SpaceToDepth": (lambda n: n.attributes.get("mode", "DCR") != "DCR", "ignores the mode"),
     "Shrink": (lambda n: _is_integer(n), "rounds the bias of integers otherwise"),
+    "Tile": (lambda n: not isinstance(n.input_value(1).node, Constant), "may not write the result of computed repeats"),
 }  # fmt: skip
 """By operator, which nodes OpenVINO computes wrong, and what it does."""
 

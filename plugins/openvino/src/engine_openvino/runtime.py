@@ -94,6 +94,15 @@ class Runtime:
         known = self.core().get_property(device, "SUPPORTED_PROPERTIES")
         return {name: value for name, value in wanted.items() if name in known}
 
+    def why_not_read(self, model: Model) -> str:
+        """Why OpenVINO cannot read a model; empty if it can."""
+        try:
+            with hand_over(model, as_file=True) as given:
+                self.core().read_model(given.source)
+        except Exception as e:  # as below
+            return f"OpenVINO {self.version}: {reason(e)}"
+        return ""
+
     def compile(self, model: Model, device: str, settings: Mapping[str, Any], *, as_file: bool = True) -> Compiled:
         """Hand a model over, and compile it. Raises `UnsupportedError` with OpenVINO's reason, or if it has other
         inputs or outputs than the model."""
