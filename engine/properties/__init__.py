@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from engine.properties.common import (
     ALLOW_SHARED_CACHE,
+    ANSWERS_UNDEFINED,
     AVAILABLE_DEVICES,
     CACHE_DIR,
     CHOICE_IS_FINAL,
@@ -58,6 +59,7 @@ else:
 
 __all__ = [
     "ALLOW_SHARED_CACHE",
+    "ANSWERS_UNDEFINED",
     "AVAILABLE_DEVICES",
     "CACHE_DIR",
     "CHOICE_IS_FINAL",

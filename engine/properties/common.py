@@ -51,6 +51,14 @@ ONLY_IF_NAMED = Property(
     "Whether the device is used only where it is named, as in `AUTO:DEVICE,CPU`: a choice among all devices of the "
     "machine leaves it out.",
 )
+ANSWERS_UNDEFINED = Property(
+    "ANSWERS_UNDEFINED",
+    bool,
+    True,
+    METRIC,
+    "Whether the device gives the answers of all devices where ONNX leaves a result undefined, as for NaN among the "
+    "numbers of a maximum. If not, a model may compute something else there than on other devices.",
+)
 NETWORK_NAME = Property("NETWORK_NAME", str, "", METRIC, "The name of the model that was compiled.")
 OPTIMAL_NUMBER_OF_INFER_REQUESTS = Property(
     "OPTIMAL_NUMBER_OF_INFER_REQUESTS",
@@ -289,6 +297,7 @@ DEVICE_PROPERTIES = PropertySet(
     REMOTE_CONTEXT_SUPPORT,
     IS_REFERENCE,
     ONLY_IF_NAMED,
+    ANSWERS_UNDEFINED,
     *CONFIG_PROPERTIES,
 )
 """The metrics of every device."""

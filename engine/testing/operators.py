@@ -23,8 +23,10 @@ from engine.core import Core
 from engine.ir import Model, Output
 from engine.ir.element_type import f16
 from engine.ops.cases import OperatorCase, all_cases
+from engine.ops.cases.undefined import is_undefined
 from engine.ops.reference import evaluate
 from engine.plugin_api import QueryResult, RefusalCause, SupportLevel
+from engine.properties import ANSWERS_UNDEFINED
 from engine.runtime.comparison import distances
 from engine.testing.conformance.selection import LIMIT
 from engine.testing.onnx_suite import CASES as ONNX_CASES
@@ -34,6 +36,12 @@ _OPERATOR_CASES: Final = tuple(all_cases().values())
 _NODE_CASES: Final = sorted(name for name, case in ONNX_CASES.items() if case.kind == "node" and name not in EXCEPTIONS)
 
 _Case = TypeVar("_Case")
+
+_RANDOM: Final = "test_training_dropout"
+"""ONNX cases whose answers are those of one generator of random numbers."""
+_ROUNDINGS: Final = {"Attention": 3}
+"""How many results in a row an operator may round to f16: two products, and the softmax between them."""
+_TRANSFORMS: Final = frozenset({"DFT", "STFT"})
 
 _NATIVE: Final = frozenset({SupportLevel.NATIVE})
 
@@ -71,6 +79,8 @@ class OperatorSuite:
 
     def test_case(self, core: Core, case: OperatorCase) -> None:
         """Each case equals the reference, with inputs as parameters or, if the device needs it, as constants."""
+        if is_undefined(case):
+            self._require_answers(core, case.op_type)
         refusal = f"{case.op_type}: its result is known at compile time"
         for as_constants in (False, True):
             model, feeds = case.model(as_constants=as_constants)
@@ -88,6 +98,8 @@ class OperatorSuite:
 
     def test_onnx_case(self, core: Core, name: str) -> None:
         """Each node case of the ONNX backend suite gives the suite's answers."""
+        if name.startswith(_RANDOM):
+            self._require_answers(core, "Dropout")
         refusal = ""
         for case in (ONNX_CASES[name], with_constants(ONNX_CASES[name])):
             if case is None:
@@ -96,7 +108,7 @@ class OperatorSuite:
             answer = core.query_model(model, self.device, self.config)
             if self.is_complete or _takes(answer, self.levels):
                 for got, expected in run_case(core, case, self.device, self.config):
-                    assert_same(got, expected, with_roundings(case))
+                    assert_same(got, expected, with_roundings(case, expected))
                 return
             if not refusal:
                 refusal = self._why(answer, model, name, self.levels)
@@ -109,6 +121,10 @@ class OperatorSuite:
         network = core.compile_model(model, self.device, self.config)
         result = network(feeds)
         assert_right(case, [result[index] for index in range(len(model.results))])
+
+    def _require_answers(self, core: Core, op_type: str) -> None:
+        if not core.get_property(self.device, ANSWERS_UNDEFINED.name):
+            pytest.skip(f"{op_type}: ONNX leaves the result undefined, and {self.device} has an answer of its own")
 
     def _why(self, answer: QueryResult, model: Model, name: str, levels: frozenset[SupportLevel]) -> str:
         ops = {node.friendly_name: node.op_type for node in model.ordered_nodes() if node.op_type != "Result"}
@@ -197,10 +213,17 @@ def with_constants(case: SuiteCase) -> SuiteCase | None:
     return replace(case, model=model, data_sets=[(inputs[:1], outputs)])
 
 
-def with_roundings(case: SuiteCase) -> SuiteCase:
-    """An ONNX case with a tolerance for f16, where each operation may round differently."""
+def with_roundings(case: SuiteCase, expected: Sequence[Any] = ()) -> SuiteCase:
+    """An ONNX case with a tolerance for f16, where each operation may round differently, and for sums that cancel."""
     assert case.model is not None
     graph = case.model.graph
+    if any(node.op_type in _TRANSFORMS for node in graph.node):
+        # The error of a sum of n terms, none of which is larger than the largest result; a result may be a small rest.
+        real = [value for value in expected if isinstance(value, np.ndarray) and value.dtype == np.float32]
+        terms = max((dim.dim_value for value in graph.input for dim in value.type.tensor_type.shape.dim), default=1)
+        largest = max((float(np.abs(value).max(initial=0.0)) for value in real), default=0.0)
+        return replace(case, atol=max(case.atol, 2 * terms * float(np.finfo(np.float32).eps) * largest))
     if all(output.type.tensor_type.elem_type != f16.onnx for output in graph.output):
         return case
-    return replace(case, rtol=max(case.rtol, 2 * len(graph.node) * 2.0**-11))
+    roundings = sum(_ROUNDINGS.get(node.op_type, 1) for node in graph.node)
+    return replace(case, rtol=max(case.rtol, 2 * roundings * 2.0**-11))
