@@ -46,9 +46,7 @@ class OpenvinoNetwork(GraphNetwork["OpenvinoPlugin"]):
         try:
             compiled = runtime.compile(graph, device, runtime.settings(device, config))
         except UnsupportedError as e:
-            for name, support in plugin.query_model(graph, config).nodes.items():
-                if support.reason:
-                    raise UnsupportedError(f"OPENVINO cannot run `{name}`: {support.reason}") from e
+            plugin.query_model(graph, config).require_supported("OPENVINO")
             raise UnsupportedError(f"OPENVINO cannot run model `{graph.name}`: {e}") from e
         streams = int(compiled.network.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
         if streams > 1 and not config[NUM_STREAMS]:  # as many inferences in flight as OpenVINO has streams

@@ -69,6 +69,8 @@ class OpenvinoPlugin(Plugin):
         match name:
             case "ONLY_IF_NAMED":  # another runtime must not become a candidate by being installed
                 return True
+            case "ANSWERS_UNDEFINED":
+                return False
             case "FULL_DEVICE_NAME":
                 named = self.runtime.core().get_property(device_name(device_id), "FULL_DEVICE_NAME")
                 return f"{named} (OpenVINO {self.runtime.version})"

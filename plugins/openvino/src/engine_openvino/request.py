@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import DeviceError, EngineError, InputError
+from engine.errors import DeviceError, InputError
 from engine.plugin_api import RequestOwner, SyncInferRequest
 from engine_openvino.packing import packed, unpacked
 from engine_openvino.profile import record
@@ -46,7 +46,6 @@ class OpenvinoInferRequest(SyncInferRequest):
             (port.element_type, _in_place(port) if writes_in_place else None) for port in compiled.network.outputs
         ]
         self._operators, self._takes_wide = operators, takes_wide
-        self._begun_at = 0
         self._held: list[Any] = []
         self._is_running = False
 
@@ -62,23 +61,20 @@ class OpenvinoInferRequest(SyncInferRequest):
                 self._request.set_output_tensor(index, self._tensor(self.output_buffer(index, shape), kind))
 
     def start_pipeline(self) -> None:
-        """Start OpenVINO's request, which runs on threads of its own."""
-        self._begun_at = time.perf_counter_ns()
-        self._request.start_async()
-        self._is_running = True
-
-    def wait_pipeline(self) -> None:
-        """Wait for it. Raises the error of a cancellation before OpenVINO's."""
-        try:
-            while not self._request.wait_for(_POLL_MS):
-                pass
-            self._request.wait()  # which raises the error of the inference
-        except RuntimeError as e:
-            self.check_cancelled()
-            raise DeviceError(f"{self.signature.network}: request {self.request_id}: OpenVINO: {reason(e)}") from e
+        """Run OpenVINO's request on its threads, and wait for it; a cancellation stops it between two of its nodes."""
+        begun = time.perf_counter_ns()
+        with self.stopping(self._request.cancel):
+            self._is_running = True
+            try:
+                self._request.start_async()
+                while not self._request.wait_for(_POLL_MS):
+                    pass
+                self._request.wait()  # which raises the error of the inference
+            except RuntimeError as e:
+                raise DeviceError(f"{self.signature.network}: request {self.request_id}: OpenVINO: {reason(e)}") from e
         self._is_running = False
         if self.is_profiling:
-            record(self, self._request.profiling_info, self._operators, self._begun_at)
+            record(self, self._request.profiling_info, self._operators, begun)
 
     def infer_postprocess(self) -> None:
         """Copy what OpenVINO has in memory of its own."""
@@ -96,11 +92,6 @@ class OpenvinoInferRequest(SyncInferRequest):
         if kind.bitwidth < 8:
             data = unpacked(data.view(np.uint8), kind.bitwidth, math.prod(shape))
         return data.view(dtype).reshape(shape)
-
-    def request_cancel(self, error: EngineError) -> None:
-        """Also stop OpenVINO's request, between two of its nodes."""
-        super().request_cancel(error)
-        self._request.cancel()
 
     def abort_pipeline(self) -> None:
         """Wait until OpenVINO has let go of the arrays."""
