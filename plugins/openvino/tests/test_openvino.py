@@ -47,6 +47,30 @@ def test_results_also_from_a_blob_and_below_devices_that_run_on_it(core: Core, d
     np.testing.assert_allclose(core.import_model(blob)({"x": data})["y"], expected, rtol=1e-6)
 
 
+def test_compiled_models_in_blobs_are_used_where_they_fit_and_are_trusted(
+    core: Core, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere, such as with another version of OpenVINO, the graph is compiled."""
+    network = core.compile_model(product(4), "OPENVINO", {"EXPORT_COMPILED": True})
+    stream, data = io.BytesIO(), np.ones((4, 3), np.float32)
+    network.export_model(stream)
+    blob, expected = stream.getvalue(), network(data)["y"]
+    runtime = network.plugin.runtime  # type: ignore[attr-defined]
+    compilations = []
+    compile_model = type(runtime).compile
+    monkeypatch.setattr(type(runtime), "compile", lambda *a, **k: compilations.append(1) or compile_model(*a, **k))
+    caplog.set_level("INFO", "engine_openvino")
+
+    np.testing.assert_array_equal(core.import_model(blob, None, {"TRUST_BLOB": True})(data)["y"], expected)
+    assert not compilations
+    np.testing.assert_array_equal(core.import_model(blob)(data)["y"], expected)
+    assert "TRUST_BLOB" in caplog.text
+    core.import_model(blob, None, {"TRUST_BLOB": True, "INFERENCE_PRECISION_HINT": "bf16"})
+    monkeypatch.setattr(runtime.module, "__version__", "2027.0.0-1")
+    np.testing.assert_array_equal(core.import_model(blob, None, {"TRUST_BLOB": True})(data)["y"], expected)
+    assert len(compilations) == 3
+
+
 def test_f32_is_not_computed_in_less(core: Core) -> None:
     """Where the CPU multiplies bf16 faster, OpenVINO's own default may be bf16."""
     generator = np.random.default_rng(1)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from engine.errors import UnsupportedError
 from engine.lowering import GraphNetwork, read_graph
 from engine.passes.runtime_info import is_operation
-from engine.plugin_api import BlobManifest, BlobReader, Config, Model, SyncInferRequest
+from engine.plugin_api import BlobManifest, BlobReader, BlobWriter, Config, Model, SyncInferRequest
 from engine.properties import DEVICE_ID, NUM_STREAMS
 from engine_openvino.refusals import refusal
 from engine_openvino.request import OpenvinoInferRequest
 from engine_openvino.runtime import Compiled, device_name
+from engine_openvino.stored import restored, store
 
 if TYPE_CHECKING:
     from engine_openvino.plugin import OpenvinoPlugin
@@ -21,40 +22,45 @@ class OpenvinoNetwork(GraphNetwork["OpenvinoPlugin"]):
     """A network that OpenVINO runs; it is exported as its graph, which an import compiles again."""
 
     compiled_model: Compiled
+    device: str
     has_direct_outputs: bool
 
     @classmethod
     def compiled(cls, plugin: OpenvinoPlugin, config: Config, model: Model) -> OpenvinoNetwork:
         """Compile the user's model. Raises `UnsupportedError` for an operation that OpenVINO does not run."""
-        return cls._made(plugin, config, model, model.clone())
+        graph, device = model.clone(), _device(plugin, config)
+        return cls._made(plugin, config, model, graph, device, _compiled(plugin, config, graph, device))
 
     @classmethod
     def imported(cls, plugin: OpenvinoPlugin, config: Config, blob: BlobReader) -> OpenvinoNetwork:
-        """Compile an exported network's graph."""
-        return cls._made(plugin, config, blob.manifest, read_graph(blob))
+        """Use an exported network's compiled model, or else compile its graph."""
+        graph, device = read_graph(blob), _device(plugin, config)
+        compiled = restored(blob, plugin.runtime, device, config) or _compiled(plugin, config, graph, device)
+        return cls._made(plugin, config, blob.manifest, graph, device, compiled)
 
     @classmethod
     def _made(
-        cls, plugin: OpenvinoPlugin, config: Config, source: Model | BlobManifest, graph: Model
+        cls,
+        plugin: OpenvinoPlugin,
+        config: Config,
+        source: Model | BlobManifest,
+        graph: Model,
+        device: str,
+        compiled: Compiled,
     ) -> OpenvinoNetwork:
-        runtime, is_narrow = plugin.runtime, config["ALLOW_NARROW_TYPES"]
-        for node in filter(is_operation, graph.ordered_nodes()):
-            refused = refusal(node, runtime, is_narrow=is_narrow)
-            if refused is not None:
-                raise UnsupportedError(f"OPENVINO cannot run {node}: {refused.reason}")
-        device = device_name(plugin.resolve_device_id(config[DEVICE_ID]))
-        try:
-            compiled = runtime.compile(graph, device, runtime.settings(device, config))
-        except UnsupportedError as e:
-            plugin.query_model(graph, config).require_supported("OPENVINO")
-            raise UnsupportedError(f"OPENVINO cannot run model `{graph.name}`: {e}") from e
         streams = int(compiled.network.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
         if streams > 1 and not config[NUM_STREAMS]:  # as many inferences in flight as OpenVINO has streams
             config = config.merged({NUM_STREAMS.name: streams})
         network = cls(plugin, config, source)
-        network.graph, network.compiled_model = graph, compiled
+        network.graph, network.device, network.compiled_model = graph, device, compiled
         network.has_direct_outputs = compiled.has_direct_outputs()
         return network
+
+    def export_sections(self, writer: BlobWriter) -> None:
+        """Write the graph, and with EXPORT_COMPILED what OpenVINO has compiled."""
+        super().export_sections(writer)
+        if self.config["EXPORT_COMPILED"]:
+            store(writer, self.compiled_model, self.plugin.runtime, self.device, self.config)
 
     def create_infer_request_impl(self) -> SyncInferRequest:
         """A request with one of OpenVINO's."""
@@ -68,3 +74,20 @@ class OpenvinoNetwork(GraphNetwork["OpenvinoPlugin"]):
             takes_wide=bool(self.config["ALLOW_NARROW_TYPES"]),
             writes_in_place=not self.has_direct_outputs,
         )
+
+
+def _device(plugin: OpenvinoPlugin, config: Config) -> str:
+    return device_name(plugin.resolve_device_id(config[DEVICE_ID]))
+
+
+def _compiled(plugin: OpenvinoPlugin, config: Config, graph: Model, device: str) -> Compiled:
+    runtime, is_narrow = plugin.runtime, config["ALLOW_NARROW_TYPES"]
+    for node in filter(is_operation, graph.ordered_nodes()):
+        refused = refusal(node, runtime, is_narrow=is_narrow)
+        if refused is not None:
+            raise UnsupportedError(f"OPENVINO cannot run {node}: {refused.reason}")
+    try:
+        return runtime.compile(graph, device, runtime.settings(device, config))
+    except UnsupportedError as e:
+        plugin.query_model(graph, config).require_supported("OPENVINO")
+        raise UnsupportedError(f"OPENVINO cannot run model `{graph.name}`: {e}") from e

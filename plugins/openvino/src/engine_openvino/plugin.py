@@ -16,7 +16,13 @@ from engine.plugin_api import (
     QueryResult,
 )
 from engine.properties import DEVICE_ID
-from engine_openvino.properties import ALLOW_NARROW_TYPES, INFERENCE_PRECISION_HINT, OPENVINO_VERSION
+from engine_openvino.properties import (
+    ALLOW_NARROW_TYPES,
+    EXPORT_COMPILED,
+    INFERENCE_PRECISION_HINT,
+    OPENVINO_VERSION,
+    TRUST_BLOB,
+)
 from engine_openvino.runtime import Runtime, device_name
 
 if TYPE_CHECKING:
@@ -31,7 +37,7 @@ class OpenvinoPlugin(Plugin):
     name = "OPENVINO"
     version = "0.1.0"
     api_version = API_VERSION
-    properties = (INFERENCE_PRECISION_HINT, ALLOW_NARROW_TYPES, OPENVINO_VERSION)
+    properties = (INFERENCE_PRECISION_HINT, ALLOW_NARROW_TYPES, EXPORT_COMPILED, TRUST_BLOB, OPENVINO_VERSION)
 
     def __init__(self, core: CoreHandle) -> None:
         super().__init__(core)

@@ -22,4 +22,21 @@ ALLOW_NARROW_TYPES = Property(
     "saturate, as OpenVINO does; otherwise, operations that this may change are refused, and integers beyond 32 bits "
     "in inputs are an error.",
 )
+EXPORT_COMPILED = Property(
+    "EXPORT_COMPILED",
+    bool,
+    False,
+    CONFIG,
+    "Whether a blob also has OpenVINO's compiled model, with weights of its own. A trusted blob is then imported faster, "
+    "if version, device and precision are the same; otherwise its graph is compiled.",
+)
+TRUST_BLOB = Property(
+    "TRUST_BLOB",
+    bool,
+    False,
+    CONFIG,
+    "Whether the compiled model of an imported blob is used, which OpenVINO reads without checks: set this only for "
+    "blobs written by you or by people you trust. A blob that a key of TRUSTED_KEYS has signed is trusted anyway.",
+    is_local=True,
+)
 OPENVINO_VERSION = Property("OPENVINO_VERSION", str, None, METRIC, "The version of the package openvino.")
