@@ -68,7 +68,7 @@ class OpenvinoPlugin(Plugin):
         device = device_name(self.resolve_device_id(config[DEVICE_ID]))
         made = NodeAnswers(lambda single: ask(single, self.runtime, device, config))
         answers = self._answers.setdefault((device, config["INFERENCE_PRECISION_HINT"]), made)
-        return query(model, self.runtime, config, answers)
+        return query(model, self.runtime, device, config, answers)
 
     def metric(self, name: str, device_id: str) -> object:
         """The facts about a device."""

@@ -27,8 +27,8 @@ EXPORT_COMPILED = Property(
     bool,
     False,
     CONFIG,
-    "Whether a blob also has OpenVINO's compiled model, with weights of its own. A trusted blob is then imported faster, "
-    "if version, device and precision are the same; otherwise its graph is compiled.",
+    "Whether a blob also has OpenVINO's compiled model, with weights of its own. A trusted blob is then imported "
+    "faster where version, device and precision are the same.",
 )
 TRUST_BLOB = Property(
     "TRUST_BLOB",

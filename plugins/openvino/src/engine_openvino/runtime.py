@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from engine.errors import DeviceNotFoundError, EngineError, UnsupportedError
 from engine.ir import Model, Node, TensorType
-from engine.lowering import hand_over
-from engine.plugin_api import Config, ElementType
+from engine.lowering import HandedModel, hand_over
+from engine.plugin_api import Config, ElementType, ValueType
 from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS, PERF_COUNT
 from engine.startup import dataclass
 
@@ -94,26 +94,30 @@ class Runtime:
         known = self.core().get_property(device, "SUPPORTED_PROPERTIES")
         return {name: value for name, value in wanted.items() if name in known}
 
-    def why_not_read(self, model: Model) -> str:
-        """Why OpenVINO cannot read a model; empty if it can."""
+    def why_not(self, model: Model, device: str, settings: Mapping[str, Any]) -> str:
+        """Why OpenVINO does not run a whole model, by its answer to a query; empty if it does."""
         try:
-            with hand_over(model, as_file=True) as given:
-                self.core().read_model(given.source)
-        except Exception as e:  # as below
-            return f"OpenVINO {self.version}: {reason(e)}"
-        return ""
+            with hand_over(model, as_file=True) as given:  # weights of a file are mapped
+                read = self._read(model, given)
+                taken = self.core().query_model(read, device, dict(settings))
+            missing = [each.friendly_name for each in read.get_ops() if each.friendly_name not in taken]
+            return f"OpenVINO {self.version} on {device} does not run {', '.join(missing[:5])}" if missing else ""
+        except UnsupportedError as e:
+            return str(e)
+        except Exception as e:  # RuntimeError, and classes of the package that have no common base
+            return f"OpenVINO {self.version} on {device}: {reason(e)}"
 
     def compile(self, model: Model, device: str, settings: Mapping[str, Any], *, as_file: bool = True) -> Compiled:
         """Hand a model over, and compile it. Raises `UnsupportedError` with OpenVINO's reason, or if it has other
         inputs or outputs than the model."""
         try:
-            with hand_over(model, as_file=as_file) as given:  # weights of a file are mapped
-                network = self.core().compile_model(self.core().read_model(given.source), device, dict(settings))
+            with hand_over(model, as_file=as_file) as given:
+                network = self.core().compile_model(self._read(model, given), device, dict(settings))
                 inputs = self._ports("inputs", given.inputs, model.parameters, network.inputs)
                 outputs = self._ports("outputs", given.outputs, model.results, network.outputs)
         except EngineError:
             raise
-        except Exception as e:  # RuntimeError, and classes of the package that have no common base
+        except Exception as e:  # as above
             raise UnsupportedError(f"OpenVINO {self.version} on {device}: {reason(e)}") from e
         if outputs != tuple(range(len(model.results))):
             raise UnsupportedError(
@@ -121,6 +125,15 @@ class Runtime:
                 "or has them in another order"
             )
         return Compiled(network, inputs)
+
+    def _read(self, model: Model, given: HandedModel) -> Any:
+        """OpenVINO's model. Raises `UnsupportedError` if it types a value, also between nodes, otherwise."""
+        read = self.core().read_model(given.source)
+        found = {name: port for op in read.get_ops() for port in op.outputs() for name in port.get_names()}
+        for value in (value for node in model.ordered_nodes() for value in node.outputs):
+            if value.name in found:
+                self._check(value.name, value.type, found[value.name])
+        return read
 
     def _ports(
         self, kind: str, names: Sequence[str], nodes: Sequence[Node], found: Sequence[Any]
@@ -138,16 +151,16 @@ class Runtime:
         if len(found) != sum(index is not None for index in indices):
             raise UnsupportedError(f"OpenVINO {self.version} has {kind} with other names than {', '.join(names)}")
         for name, node, index in zip(names, nodes, indices, strict=True):
-            expected = node.output(0).type if node.num_outputs else node.input_value(0).type
-            if index is None or not isinstance(expected, TensorType):
-                continue
-            port = found[index]
-            if port.element_type != self.type_of(expected.element_type) or not _agree(expected, port.partial_shape):
-                told = f"{port.element_type.to_string()}{port.partial_shape.to_string()}"
-                raise UnsupportedError(
-                    f"OpenVINO {self.version} says that `{name}` of the {kind} is {told}; the model says {expected}"
-                )
+            if index is not None:
+                self._check(name, node.output(0).type if node.num_outputs else node.input_value(0).type, found[index])
         return indices
+
+    def _check(self, name: str, expected: ValueType, port: Any) -> None:
+        if not isinstance(expected, TensorType):
+            return
+        if port.element_type != self.type_of(expected.element_type) or not _agree(expected, port.partial_shape):
+            told = f"{port.element_type.to_string()}{port.partial_shape.to_string()}"
+            raise UnsupportedError(f"OpenVINO {self.version} says that `{name}` is {told}; the model says {expected}")
 
 
 def _agree(expected: TensorType, found: Any) -> bool:
