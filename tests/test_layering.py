@@ -29,6 +29,7 @@ IMPORT_NAMES = {"grpcio": "grpc", "protobuf": "google"}
 EXTRAS = {
     "blob": {"cryptography"}, "generation": {"tokenizers"}, "ops": {"re2"},
     # Those of kserve, and of its extras `openai` and `tracing`.
+    "engine_onnxruntime": {"onnxruntime"},
     "engine_serve": {
         "fastapi", "grpc_interceptor", "jinja2", "llguidance", "opentelemetry", "orjson", "uvicorn", "uvloop",
     },

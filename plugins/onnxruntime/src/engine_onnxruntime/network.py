@@ -1,0 +1,50 @@
+"""The executable network: a session, and the model that it was made of."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from engine.lowering import GraphNetwork, read_graph
+from engine.plugin_api import BlobManifest, BlobReader, Config, Features, Model, Plugin, SyncInferRequest
+from engine_onnxruntime.request import OnnxRuntimeRequest
+from engine_onnxruntime.runtime import Session, SessionPlan, load_runtime
+
+
+class OnnxRuntimeNetwork(GraphNetwork[Plugin]):
+    """A model in a session, which all requests share. It is exported as its graph."""
+
+    session: Session
+    plan: SessionPlan
+
+    @classmethod
+    def compiled(cls, plugin: Plugin, config: Config, model: Model, plan: SessionPlan) -> Self:
+        """Load the user's model. Raises `UnsupportedError` if the runtime refuses it."""
+        return cls._made(plugin, config, model, model.clone(), plan)
+
+    @classmethod
+    def imported(cls, plugin: Plugin, config: Config, blob: BlobReader, plan: SessionPlan) -> Self:
+        """Load an exported model."""
+        return cls._made(plugin, config, blob.manifest, read_graph(blob), plan)
+
+    @classmethod
+    def _made(
+        cls, plugin: Plugin, config: Config, source: Model | BlobManifest, graph: Model, plan: SessionPlan
+    ) -> Self:
+        if plan.streams > max(config["NUM_STREAMS"], 1):  # the executor of requests has as many threads
+            config = config.merged({"NUM_STREAMS": plan.streams})
+        network = cls(plugin, config, source)
+        network.graph, network.plan = graph, plan
+        network.session = plan.open(graph)
+        return network
+
+    def create_infer_request_impl(self) -> SyncInferRequest:
+        """One more request; sessions take inferences of several threads at once."""
+        return OnnxRuntimeRequest(self, self.session)
+
+    def requirements(self) -> Features:
+        """The version of the runtime, whose answers and kernels another one need not have, and the provider."""
+        return {"onnxruntime": str(load_runtime().__version__), "execution provider": self.plan.device_id}
+
+    def metric(self, name: str) -> object:
+        """The network's metrics; None leaves the declared default."""
+        return self.plan.streams if name == "OPTIMAL_NUMBER_OF_INFER_REQUESTS" else None
