@@ -11,7 +11,7 @@ import pytest
 
 from engine import Core, ops
 from engine.errors import BlobIncompatibleError, Cancelled, DeadlineExceeded, InferError, UnsupportedError
-from engine.ir import Constant, Model, Parameter, Result, Variable, f32, i4, string
+from engine.ir import Constant, ElementType, Model, Parameter, Result, Variable, bf16, f32, i4, string
 from engine.plugin_api import RefusalCause
 from engine.testing.networks import seeded_network
 
@@ -103,6 +103,36 @@ def test_strings(core: Core) -> None:
         {"x": np.array(["a", "ä"], object), "y": np.array(["b", ""], object)}
     )
     assert found["z"].tolist() == ["ab", "ä"]
+
+
+@pytest.mark.parametrize("name", ["bf16", "f8e4m3fn", "f8e5m2", "i4", "u4"])
+def test_types_that_numpy_lacks(core: Core, name: str) -> None:
+    narrow = ElementType.parse(name)
+    x, z = Parameter(narrow, ["N", 3], "x"), Parameter(f32, ["N", 3], "z")
+    model = Model([Result(ops.Cast(x, to=f32.onnx), "wide"), Result(ops.Cast(z, to=narrow.onnx), "narrow")], [x, z])
+    network = core.compile_model(model, "ONNXRUNTIME")
+    values = np.array([[1, 2, 3], [0, 1, 4], [7, 6, 5]], np.float32)  # an odd number of 4 bits, too
+    for rows in (3, 2, 0):
+        wide = values[:rows]
+        found = network({"x": wide.astype(narrow.numpy), "z": wide})
+        np.testing.assert_array_equal(found["wide"], wide)
+        np.testing.assert_array_equal(found["narrow"], wide.astype(narrow.numpy), strict=True)
+
+
+def test_a_narrow_type_beside_a_sequence_is_refused_when_it_is_compiled(core: Core) -> None:
+    x = Parameter(bf16, [3], "x")
+    model = Model([Result(ops.SequenceConstruct(ops.Cast(x, to=f32.onnx)), "y")], [x])
+    with pytest.raises(UnsupportedError, match="bf16 only beside tensors"):
+        core.compile_model(model, "ONNXRUNTIME")
+
+
+def test_a_profile_has_the_time_of_all_nodes_together(core: Core) -> None:
+    request = core.compile_model(layer(), "ONNXRUNTIME", {"PERF_COUNT": True}).create_infer_request()
+    request.infer({"x": np.ones((2, 8), np.float32)})
+    (record,) = request.profiling_info.nodes
+    assert record.nodes[0] == "product"
+    assert len(record.nodes) == 2
+    assert record.kernel == f"onnxruntime {onnxruntime.__version__}"
 
 
 def test_values_that_requests_keep(core: Core) -> None:

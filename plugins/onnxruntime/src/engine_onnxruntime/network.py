@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 from engine.lowering import GraphNetwork, read_graph
+from engine.passes.runtime_info import is_operation
 from engine.plugin_api import BlobManifest, BlobReader, Config, Features, Model, Plugin, SyncInferRequest
-from engine_onnxruntime.request import OnnxRuntimeRequest
+from engine_onnxruntime.narrow import has_narrow_ports, run_by_address
+from engine_onnxruntime.request import OnnxRuntimeRequest, Run, run_arrays
 from engine_onnxruntime.runtime import Session, SessionPlan, load_runtime
 
 
@@ -15,6 +18,8 @@ class OnnxRuntimeNetwork(GraphNetwork[Plugin]):
 
     session: Session
     plan: SessionPlan
+    run: Run
+    nodes: Sequence[str] = ()
 
     @classmethod
     def compiled(cls, plugin: Plugin, config: Config, model: Model, plan: SessionPlan) -> Self:
@@ -34,12 +39,15 @@ class OnnxRuntimeNetwork(GraphNetwork[Plugin]):
             config = config.merged({"NUM_STREAMS": plan.streams})
         network = cls(plugin, config, source)
         network.graph, network.plan = graph, plan
+        network.run = run_by_address if has_narrow_ports(network.signature) else run_arrays
         network.session = plan.open(graph)
+        if network.is_profiling:
+            network.nodes = [node.friendly_name for node in graph.ordered_nodes() if is_operation(node)]
         return network
 
     def create_infer_request_impl(self) -> SyncInferRequest:
         """One more request; sessions take inferences of several threads at once."""
-        return OnnxRuntimeRequest(self, self.session)
+        return OnnxRuntimeRequest(self, self.session, self.run, self.nodes)
 
     def requirements(self) -> Features:
         """The version of the runtime, whose answers and kernels another one need not have, and the provider."""

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
 import numpy as np
 
 from engine.plugin_api import DeviceError, EngineError, PluginContractError, RequestOwner, SyncInferRequest
 from engine_onnxruntime.runtime import Session, load_runtime, said
 
+Run: TypeAlias = Callable[[Session, Sequence[Any], Any], list[Any]]
+"""One inference: the session, the inputs in order, and the runtime's options of the run."""
+
 
 class OnnxRuntimeRequest(SyncInferRequest):
-    """Passes arrays to the runtime and takes over those that it returns, neither with a copy."""
+    """Passes arrays to the runtime and takes over those that it returns, neither with a copy.
 
-    def __init__(self, network: RequestOwner, session: Session) -> None:
+    `nodes` are the names of the nodes, for profiles: the runtime tells no times of single inferences.
+    """
+
+    def __init__(self, network: RequestOwner, session: Session, run: Run, nodes: Sequence[str]) -> None:
         super().__init__(network)
-        self._session = session
+        self._session, self._run, self._nodes = session, run, nodes
+        self._runtime = f"onnxruntime {load_runtime().__version__}"
         self._options = load_runtime().RunOptions()
         self._options.log_severity_level = 4
 
@@ -21,13 +32,15 @@ class OnnxRuntimeRequest(SyncInferRequest):
         """Run the session. Raises `DeviceError` with the runtime's words, or if its values do not fit."""
         self._options.terminate = False
         self.check_cancelled()  # a cancellation that came before the line above
+        start = time.perf_counter_ns()
         try:
-            inputs = dict(zip(self._session.inputs, self.inputs, strict=True))
-            values = self._session.handle.run(self._session.outputs, inputs, self._options)
+            values = self._run(self._session, self.inputs, self._options)
         except Exception as e:  # the classes of the runtime have no common base
             self.check_cancelled()
             raise DeviceError(f"{self._where}: {said(e)}") from e
-        expected = len(self.signature.outputs) + len(self.signature.states)
+        if self.is_profiling and self._nodes:
+            self.record_subgraph(self._nodes, start, time.perf_counter_ns(), kernel=self._runtime)
+        expected = len(self._session.outputs)
         if len(values) != expected:
             raise DeviceError(f"{self._where} returned {len(values)} outputs; expected {expected}")
         arrays = [value for value in self.inputs if isinstance(value, np.ndarray)]
@@ -45,4 +58,10 @@ class OnnxRuntimeRequest(SyncInferRequest):
 
     @property
     def _where(self) -> str:
-        return f"{self.signature.network}: request {self.request_id}: onnxruntime {load_runtime().__version__}"
+        return f"{self.signature.network}: request {self.request_id}: {self._runtime}"
+
+
+def run_arrays(session: Session, inputs: Sequence[Any], options: Any) -> list[Any]:
+    """One inference with values of numpy. Raises exceptions of the runtime."""
+    values: list[Any] = session.handle.run(session.outputs, dict(zip(session.inputs, inputs, strict=True)), options)
+    return values
