@@ -22,7 +22,7 @@ NAME: Final = "engine-runtime"
 ROOTS: Final = ("engine", "engine.__main__", "engine_cpu")
 """The modules that a user imports or runs; the rest follows."""
 COMPILING: Final = frozenset({
-    *("cli.benchmark", "cli.diff", "cli.peers", "core.compilation", "editing", "generation", "lowering", "onnx"),
+    *("cli.benchmark", "cli.diff", "core.compilation", "editing", "generation", "lowering", "onnx"),
     *("ops", "passes", "preprocessing", "session", "testing", "visualize"),
 })  # fmt: skip
 """The components, and parts of some, that read, change, compile or compare models, or need more than numpy."""

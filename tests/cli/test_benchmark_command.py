@@ -53,7 +53,7 @@ def test_everything_fits_eighty_columns(engine: Engine, files: Path, tmp_path: P
     earlier = tmp_path / "earlier.json"
     model = files / "squeezenet.onnx"
     assert engine("benchmark", model, "-d", "CPU", "-n", 0, *QUICK, "-o", earlier).code == 0
-    others = [each for what in ("onnxruntime", "CPU INFERENCE_NUM_THREADS=1", earlier) for each in ("--compare", what)]
+    others = [each for what in ("ONNXRUNTIME", "CPU INFERENCE_NUM_THREADS=1", earlier) for each in ("--compare", what)]
     shown = ("--histogram", "--layers", 5, "--html", tmp_path / "report.html")
     done = engine("benchmark", model, "-d", "CPU", "--rounds", 6, "--keep", *QUICK, *others, *shown)
     assert done.code == 0, done.err
@@ -65,7 +65,7 @@ def test_everything_fits_eighty_columns(engine: Engine, files: Path, tmp_path: P
     assert all("f32" in line or "native" in line for line in lines[start + 1 : start + 6]), "kernels"
     table = lines[next(i for i, line in enumerate(lines) if line.startswith("WHAT")) :]
     assert len(table) == 5
-    assert any(line.startswith("onnxruntime") and line.split()[-2] in ("faster", "slower", "level") for line in table)
+    assert any(line.startswith("ONNXRUNTIME") and line.split()[-2] in ("faster", "slower", "level") for line in table)
 
 
 @needs_browser

@@ -112,7 +112,7 @@ NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "compared with nothing": ("benchmark basic.blob --compare nowhere.json", 3, ("nowhere.json", "No such file")),
     "compared with text": ("benchmark basic.blob --compare nowhere.onnx", 3, ("nowhere.onnx", "does not exist")),
     "compared with no device": ("benchmark basic.onnx -d CPU --compare NO_SUCH", 3, ("NO_SUCH",)),
-    "blob for another engine": ("benchmark basic.blob --compare onnxruntime", 3, ("onnxruntime", "basic.blob")),
+    "blob for another device": ("benchmark basic.blob --compare ONNXRUNTIME", 3, ("ONNXRUNTIME", "compiled for")),
     "report nowhere": ("benchmark basic.blob --html nowhere/x.html", 2, ("nowhere", "does not exist")),
     "text as image": ("run basic.blob -i a=fake.png", 3, ("fake.png", "cannot be read as an image")),
     "raw bytes of another size": ("run basic.blob -i a=bytes.bin", 3, ("bytes.bin", "5 bytes")),

@@ -73,7 +73,7 @@ def test_the_culprit_is_found_with_any_memory(
     assert found.skipped + len(found.nodes) == 29
 
 
-@pytest.mark.parametrize("examined", ["CPU", "OPENCL", "HETERO:CPU,TEMPLATE", "onnxruntime"])
+@pytest.mark.parametrize("examined", ["CPU", "OPENCL", "HETERO:CPU,TEMPLATE", "ONNXRUNTIME"])
 @pytest.mark.parametrize("name", ["squeezenet", "bert_base", "lstm"])
 def test_rounding_is_no_difference(examined: str, name: str) -> None:
     core = Core()
@@ -231,7 +231,7 @@ def test_other_inputs_are_refused() -> None:
         ("A=1", InputError, "expected a device"),
         ("CPU fast", InputError, "got 'fast'"),
         ("CPU NO_SUCH=1", PropertyError, "NO_SUCH"),
-        ("onnxruntime COMPILE_EFFORT=full", PropertyError, "COMPILE_EFFORT"),
+        ("ONNXRUNTIME COMPILE_EFFORT=full", PropertyError, "COMPILE_EFFORT"),
     ],
 )
 def test_words_that_are_no_side(words: str, error: type[Exception], text: str) -> None:
@@ -306,9 +306,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert all(len(line) <= 80 for line in lines)
     assert last == f"wrote {report}"
     assert report.read_text().startswith("<!DOCTYPE html>")
-    assert main([*common, "CPU INFERENCE_NUM_THREADS=1", "-d", "onnxruntime", "--json"]) == 0
+    assert main([*common, "CPU INFERENCE_NUM_THREADS=1", "-d", "ONNXRUNTIME", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["examined"], found["reference"]) == ("CPU INFERENCE_NUM_THREADS=1", "onnxruntime")
+    assert (found["examined"], found["reference"]) == ("CPU INFERENCE_NUM_THREADS=1", "ONNXRUNTIME")
     assert [each["node"] for each in found["nodes"]] == ["a", "b", "c", "y"]
     assert found["differs"] is False
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.hosting import engine_version
 from engine.native import cpu_features, default_isa
 from engine.registry.installed import InstalledEntryPoints
 
+if TYPE_CHECKING:
+    from engine.plugin_api import ExecutableNetwork
+
 SAME: Final = ("cpu", "logical_cores")
 """The keys that must be equal for the times of two runs to be comparable."""
+_DRIVER: Final = "DRIVER_VERSION"
 _CPUS: Final = Path("/sys/devices/system/cpu")
 
 
@@ -37,15 +40,18 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def describe_versions(peers: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
-    """The versions of the engine, its plugins, Python, the packages that compute, and of the peers that take part."""
+def describe_versions(network: ExecutableNetwork | None = None) -> dict[str, str]:
+    """The versions of the engine, its plugins, Python, the packages that compute, and a network's driver or runtime."""
+    driver = {}
+    if network is not None and _DRIVER in network.plugin.declared:
+        driver[network.plugin.name] = str(network.plugin.get_metric(_DRIVER, network.get_config("DEVICE_ID")))
     plugins = (text.rpartition(" ") for text, _ in InstalledEntryPoints().of("engine.plugins"))
     return {
         "engine": engine_version(),
         **{name: version for name, _, version in plugins if name != "engine-sdk"},
         "python": sys.version.split()[0],
         **{name: metadata.version(name) for name in ("numpy", "onnx")},
-        **dict(peers),
+        **driver,
     }
 
 

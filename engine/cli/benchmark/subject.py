@@ -1,4 +1,4 @@
-"""The subject of a measurement: a model in an engine with a configuration; and opening it."""
+"""The subject of a measurement: a model on a device with a configuration; and opening it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.blob import check_blob, is_blob
-from engine.cli.peers import KNOWN, PEERS
 from engine.core import REQUIRE_SIGNATURE, TRUSTED_KEYS, Core
 from engine.errors import InputError
 from engine.preprocessing import PrePostProcessor, parse_steps
@@ -20,18 +19,15 @@ if TYPE_CHECKING:
     from engine.ir import Model
     from engine.plugin_api import ExecutableNetwork
 
-OURS = "engine"
-
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model in an engine. Its fields are JSON values, so that another process can open it.
+    """A model on a device. Its fields are JSON values, so that another process can open it.
 
     Attributes:
         file: an ONNX model, or a blob.
-        device: of this engine; None for a blob's own, and for another engine.
+        device: the device string; None for a blob's own.
         config: settings as text, as on the command line.
-        engine: "engine", or one of `PEERS`.
         shapes: new shapes of inputs.
         carried: keys of `config` that were not stated for this subject; a device that has no such key ignores it.
         words: the user's name for it; if empty, its device and settings serve as one.
@@ -44,7 +40,6 @@ class Subject:
     file: str
     device: str | None = None
     config: Mapping[str, str] = field(default_factory=dict)
-    engine: str = OURS
     shapes: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
     extensions: tuple[str, ...] = ()
     trusted_keys: tuple[str, ...] = ()
@@ -58,12 +53,11 @@ class Subject:
 
     @property
     def label(self) -> str:
-        """The user's name for it, otherwise the engine or device with its settings."""
+        """The user's name for it, otherwise the device with its settings."""
         if self.words:
             return self.words
         settings = ",".join(f"{key}={value}" for key, value in self.config.items())
-        place = self.device or "blob" if self.engine == OURS else self.engine
-        return f"{place} {settings}".strip()
+        return f"{self.device or 'blob'} {settings}".strip()
 
     def as_json(self) -> dict[str, Any]:
         """The fields of the subject as JSON values."""
@@ -78,39 +72,33 @@ class Subject:
 
 
 def changed(base: Subject, words: str) -> Subject:
-    """`base` with the parts replaced that `words` name: a model or blob, a device, an engine, and settings KEY=VALUE.
+    """`base` with the parts replaced that `words` name: a model or blob, a device, and settings KEY=VALUE.
 
-    A path with spaces stands alone. Another device or engine keeps the settings of the base that it knows; a setting
-    without a value is dropped. Raises `InputError` if a word cannot be understood.
+    A path with spaces stands alone. Another device keeps the settings of the base that it knows; a setting without a
+    value is dropped. Raises `InputError` if a word cannot be understood.
     """
     subject, config, stated = replace(base, words=words), dict(base.config), set[str]()
     for word in [words] if os.path.isfile(words) else words.split():
         key, equals, value = word.partition("=")
         if os.path.isfile(word):
             subject = replace(subject, file=word)
-        elif word in PEERS:
-            subject = replace(subject, engine=word, device=None)
         elif equals and key.isidentifier():
             config[key] = value
             stated.add(key)
         elif word.endswith((".onnx", ".blob", ".json")):
             raise InputError(f"{word}: the file to compare with does not exist")
         else:
-            subject = replace(subject, engine=OURS, device=word)
-    if subject.engine != OURS:
-        config = {key: value for key, value in config.items() if key in KNOWN or key in stated}
+            subject = replace(subject, device=word)
     config = {key: value for key, value in config.items() if value}
     subject = replace(subject, config=config, carried=tuple(config.keys() - stated))
-    if subject.engine != OURS and is_blob(subject.file):
-        raise InputError(f"{subject.engine} cannot read the blob {subject.file}; compare models, not blobs")
-    if subject.engine == OURS and subject.device is None and not is_blob(subject.file):
+    if subject.device is None and not is_blob(subject.file):
         raise InputError(f"{words!r}: no device is given for the model {subject.file}; name one, such as CPU")
     return subject
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A network of this engine, its model (None for a blob), and the seconds to read, and to compile or import."""
+    """A network, its model (None for a blob), and the seconds to read, and to compile or import."""
 
     network: ExecutableNetwork
     model: Model | None
@@ -130,7 +118,7 @@ def core_of(subject: Subject) -> Core:
 
 
 def open_subject(subject: Subject, more: Mapping[str, str] | None = None) -> Opened:
-    """Compile or import a subject of this engine, with `more` settings. Raises the errors of `Core`."""
+    """Compile or import a subject, with `more` settings. Raises the errors of `Core`."""
     core = core_of(subject)
     settings = {**subject.config, **(more or {})}
     if subject.carried and subject.device is not None:

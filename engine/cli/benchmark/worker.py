@@ -19,12 +19,10 @@ from typing import Any, Self, TextIO
 
 import numpy as np
 
-from engine.cli.benchmark.calls import CallMeter
 from engine.cli.benchmark.machine import describe_versions, peak_memory
 from engine.cli.benchmark.pinning import restrict_to_cores
-from engine.cli.benchmark.subject import OURS, Subject, open_subject
-from engine.cli.peers import Peer, open_peer
-from engine.errors import EngineError, InputError
+from engine.cli.benchmark.subject import Subject, open_subject
+from engine.errors import EngineError
 from engine.runtime.benchmark import Meter
 from engine.values.files import read_values, write_values
 
@@ -93,24 +91,10 @@ class _Commands:
         """Load the subject, on these cores if there are any."""
         if cores:
             restrict_to_cores(cores)
-        self._subject = opened = Subject.from_json(subject)
-        start = time.perf_counter()
-        if opened.engine != OURS:
-            if opened.preprocess:
-                raise InputError(
-                    "it runs the model's file as it is, without the steps of --preprocess; save the model "
-                    "with its steps (Model.save) and compare that file"
-                )
-            self._peer: Peer = open_peer(opened.engine, opened.file, opened.config)
-            return {
-                "versions": {opened.engine: self._peer.version}, "config": dict(self._peer.configuration),
-                "inputs": list(self._peer.inputs), "read_s": 0.0, "compile_s": time.perf_counter() - start,
-                "requests": None, "device": [opened.engine], "name": Path(opened.file).stem,
-            }  # fmt: skip
-        found = open_subject(opened)
+        found = open_subject(Subject.from_json(subject))
         self._network = found.network
         return {
-            "versions": describe_versions(), "config": dict(found.network.config.explicit),
+            "versions": describe_versions(found.network), "config": dict(found.network.config.explicit),
             "inputs": [port.name for port in found.network.inputs], "read_s": found.read_seconds,
             "compile_s": found.compile_seconds, "device": list(found.network.get_metric("EXECUTION_DEVICES")),
             "requests": found.network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS"), "name": found.network.name,
@@ -118,21 +102,12 @@ class _Commands:
 
     def bind(self, inputs: str, outputs: str, requests: int, warm_up: int) -> dict[str, Any]:
         """Read the inputs, run once, write the outputs that are arrays, and warm up."""
-        if self._subject.engine == OURS:
-            types = {port.name: port.type for port in self._network.inputs}
-            given = read_values(inputs, types, "input")
-            start = time.perf_counter()
-            results: Mapping[str, Any] = self._network(given)
-            first = time.perf_counter() - start
-            self._meter: Meter | CallMeter = Meter(self._network, given, requests=requests, warm_up=warm_up)
-        else:
-            with np.load(inputs) as arrays:
-                given = dict(arrays)
-            start = time.perf_counter()
-            results = self._peer(given)
-            first = time.perf_counter() - start
-            calls = [self._peer.make_call() for _ in range(max(requests, 1))]
-            self._meter = CallMeter(calls, given, requests, warm_up)
+        types = {port.name: port.type for port in self._network.inputs}
+        given = read_values(inputs, types, "input")
+        start = time.perf_counter()
+        results: Mapping[str, Any] = self._network(given)
+        first = time.perf_counter() - start
+        self._meter = Meter(self._network, given, requests=requests, warm_up=warm_up)
         arrays = {f"{i}": np.array(v) for i, v in enumerate(results.values()) if isinstance(v, np.ndarray)}
         write_values(outputs, arrays, {}, "output")
         return {"first_inference_s": first}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from engine.ir import Model
     from engine.runtime import Port
 
-SUMMARY = "measure latency and throughput, alone or beside other devices, settings, models and engines"
+SUMMARY = "measure latency and throughput, alone or beside other devices, settings and models"
 DESCRIPTION = """\
 Run inferences for a given time or number, and print the minimum, median, 90th and 99th percentile and maximum latency,
 and the throughput. Without -n, the device recommends the number of requests in flight; with -n 0, inferences run one
@@ -55,7 +55,7 @@ engine benchmark model.onnx -d CPU --hint throughput --streams 2 --threads 2  # 
 engine benchmark model.onnx -d CPU -n 0 --cores 0,1 --pin  # on these cores, each thread fixed to one
 engine benchmark model.onnx -d CPU -i x=cat.png --histogram  # an image as the input, and how latencies spread
 engine benchmark model.onnx -d CPU --layers     # the time of each layer, and its share of the peak
-engine benchmark model.onnx -d CPU --compare onnxruntime --compare openvino  # beside other engines
+engine benchmark model.onnx -d CPU --compare ONNXRUNTIME --compare OPENVINO  # beside other runtimes
 engine benchmark model.onnx -d CPU --compare OPENCL --compare "CPU INFERENCE_NUM_THREADS=1"  # beside other settings
 engine benchmark model.onnx -d CPU --compare model.int8.onnx  # beside another model
 engine benchmark model.onnx -d CPU --json -o before.json  # keep the result ..
@@ -111,8 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="also measure this: words that replace parts of the base: a device, KEY=VALUE (KEY= for the "
-        "default), the file of a model or blob, onnxruntime or openvino; or the .json file of an earlier result; may "
-        "be given several times",
+        "default), the file of a model or blob; or the .json file of an earlier result; may be given several times",
     )
     parser.add_argument(
         "--rounds",

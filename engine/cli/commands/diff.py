@@ -1,4 +1,4 @@
-"""`engine diff`: the first node of a model where two devices, configurations or engines differ."""
+"""`engine diff`: the first node of a model where two devices or configurations differ."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_json, say
 
-SUMMARY = "find the first node where two devices, configurations or engines differ"
+SUMMARY = "find the first node where two devices or configurations differ"
 DESCRIPTION = """\
 Run a model on two sides on the same inputs, compare every value by its name, and name the first node that goes wrong by
 itself: its value is off, and is also off when the node runs alone on the inputs that the second side has for it. So the
 errors that a node only passes on are not taken for its own.
 
-The first -d is examined, the second is the reference. Each is a device or onnxruntime, with settings of its own. Errors
-are in units of rounding: the element type's epsilon times the value's largest magnitude. A sum of n terms may be off by
-8 (1 + sqrt(n)) of them. Inner values are outputs while they are compared, which prevents fusions: if a difference then
+The first -d is examined, the second is the reference. Each is a device, with settings of its own. Errors are in units
+of rounding: the element type's epsilon times the value's largest magnitude. A sum of n terms may be off by 8 (1 +
+sqrt(n)) of them. Inner values are outputs while they are compared, which prevents fusions: if a difference then
 disappears, a fusion causes it, and the command says so. If all values do not fit into --memory, some are compared, and
 the search continues above the first that is off; this finds a fault whose effect lasts.
 
@@ -31,7 +31,7 @@ The exit code is 1 if a node goes wrong, or an output is off by more than the ro
 """
 EXAMPLES = """\
 engine diff model.onnx -d CPU -d TEMPLATE                  # a device and the reference, on random inputs
-engine diff model.onnx -d CPU -d onnxruntime -i x=cat.png  # with another engine, on an image
+engine diff model.onnx -d CPU -d ONNXRUNTIME -i x=cat.png  # with another runtime, on an image
 engine diff model.onnx -d "CPU INFERENCE_PRECISION_HINT=bf16" -d "CPU INFERENCE_PRECISION_HINT=f32"  # two settings
 engine diff model.onnx -d CPU -d TEMPLATE --html diff.html  # with a picture of the error by layer
 engine diff model.onnx -d CPU -d TEMPLATE --memory 100     # values of at most 100 MB at a time
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIDE",
         action="append",
         default=[],
-        help="twice: a device, onnxruntime or openvino, and settings KEY=VALUE after it, in one word of the shell",
+        help="twice: a device, and settings KEY=VALUE after it, in one word of the shell",
     )
     add_config(parser)
     add_extension(parser)

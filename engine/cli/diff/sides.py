@@ -1,17 +1,13 @@
-"""A side of a comparison: a device with a configuration, or another engine, which computes the model."""
+"""A side of a comparison: a device with a configuration."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeAlias
 
-from engine.cli.peers import KNOWN, PEERS, open_peer
 from engine.core import Core
 from engine.errors import InputError
 from engine.ir import Model
-from engine.onnx import write_model
 from engine.properties import CONFIG
 from engine.startup import dataclass
 
@@ -21,42 +17,29 @@ Run: TypeAlias = Callable[[Model, Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A device or engine that computes models, and the user's name for it."""
+    """A device that computes models, and the user's name for it."""
 
     label: str
     run: Run
 
 
 def open_side(core: Core, words: str, settings: Mapping[str, str] | None = None) -> Side:
-    """The side that words name: a device or an engine of `PEERS`, then settings `KEY=VALUE` of its own.
+    """The side that words name: a device, then settings `KEY=VALUE` of its own.
 
     `settings` are those that both sides have; one that a side does not know is left out there. Raises `InputError` for
     other words, and the errors of properties.
     """
     place, *rest = words.split() or [""]
     if not place or "=" in place:
-        raise InputError(f"{words!r}: expected a device or an engine first, such as 'CPU INFERENCE_PRECISION_HINT=f32'")
+        raise InputError(f"{words!r}: expected a device first, such as 'CPU INFERENCE_PRECISION_HINT=f32'")
     own: dict[str, str] = {}
     for word in rest:
         key, equals, value = word.partition("=")
         if not equals or not key:
             raise InputError(f"{words!r}: expected KEY=VALUE after the device, got {word!r}")
         own[key] = value
-    if place in PEERS:
-        shared = {key: value for key, value in (settings or {}).items() if key in KNOWN}
-        return Side(words, _peer_run(place, {**shared, **own}))
     declared = core.supported_properties(place)
     shared = {key: value for key, value in (settings or {}).items() if key in declared}
     texts = {**shared, **own}
     config = {key: declared.require(key, CONFIG, where=place).parse(text) for key, text in texts.items()}
     return Side(words, lambda model, inputs: core.compile_model(model, place, config)(inputs))
-
-
-def _peer_run(name: str, settings: Mapping[str, str]) -> Run:
-    def run(model: Model, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        with tempfile.TemporaryDirectory() as folder:  # a file, since bytes of more than 2 GB cannot be passed
-            path = Path(folder) / "model.onnx"
-            write_model(model, path)
-            return open_peer(name, str(path), settings)(inputs)
-
-    return run
