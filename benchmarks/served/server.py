@@ -1,4 +1,4 @@
-"""A server whose core has the device ONNXRUNTIME beside the installed ones: python server.py FOLDER."""
+"""A server of this engine on free ports: python server.py FOLDER."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from engine_serve.packages import require_packages
-from peer_device import PeerPlugin
 
 from engine import Core
 
@@ -17,7 +16,5 @@ if __name__ == "__main__":
     from engine_serve.server import Server
 
     configure_logs("text")
-    core = Core()
-    core.register_plugin(PeerPlugin.name, PeerPlugin)
     options = ServerOptions(http_port=0, grpc_port=0)
-    Server(Path(sys.argv[1]), core, options).run(lambda where: print(where, flush=True))
+    Server(Path(sys.argv[1]), Core(), options).run(lambda where: print(where, flush=True))
