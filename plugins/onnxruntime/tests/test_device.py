@@ -11,7 +11,23 @@ import pytest
 
 from engine import Core, ops
 from engine.errors import BlobIncompatibleError, Cancelled, DeadlineExceeded, InferError, UnsupportedError
-from engine.ir import Constant, ElementType, Model, Parameter, Result, Variable, bf16, f32, i4, string
+from engine.ir import (
+    Constant,
+    ElementType,
+    Model,
+    Node,
+    Parameter,
+    PartialShape,
+    Result,
+    TensorType,
+    Variable,
+    bf16,
+    boolean,
+    f32,
+    i4,
+    i32,
+    string,
+)
 from engine.plugin_api import RefusalCause
 from engine.testing.networks import seeded_network
 
@@ -88,6 +104,35 @@ def test_what_the_runtime_lacks_is_refused_in_its_own_words(core: Core) -> None:
     with pytest.raises(UnsupportedError, match="narrow") as caught:
         core.compile_model(model, "ONNXRUNTIME")
     assert support.reason in str(caught.value)
+
+
+def test_what_the_runtime_computes_wrong_is_refused(core: Core) -> None:
+    x = Parameter(f32, [3, 2, 4], "x")
+    lengths, initial = Parameter(i32, [2], "lengths"), Parameter(f32, [1, 2, 5], "initial")
+    w, r = (Constant(np.ones((1, 5, columns), np.float32)) for columns in (4, 5))
+    node = ops.RNN(x, w, r, None, lengths, initial, hidden_size=5, num_outputs=2, friendly_name="rnn")
+    model = Model([Result(node.output(1), "y")], [x, lengths, initial])
+    support = core.query_model(model, "ONNXRUNTIME")["rnn"]
+    assert "a sequence of length 0" in support.reason
+    with pytest.raises(UnsupportedError, match=r"`rnn`.*a sequence of length 0; run it on another device"):
+        core.compile_model(model, "ONNXRUNTIME")
+    inputs = {
+        "x": np.ones((3, 2, 4), np.float32), "lengths": np.array([3, 0], np.int32), "initial": np.full((1, 2, 5), 7, np.float32),
+    }  # fmt: skip
+    found = core.compile_model(model, "HETERO:ONNXRUNTIME,CPU")(inputs)["y"]
+    np.testing.assert_array_equal(found[0, 1], np.full(5, 7, np.float32))
+
+
+def test_a_refusal_inside_a_body_names_the_inner_node(core: Core) -> None:
+    branches = []
+    for op_type, domain in (("Strange", "com.example"), ("Neg", "")):
+        node = Node(op_type, [Constant(np.ones(2, np.float32))], {}, domain=domain, friendly_name=f"inner_{op_type}",
+                    types=[TensorType(f32, PartialShape([2]))])  # fmt: skip
+        branches.append(Model([Result(node)], []))
+    c = Parameter(boolean, [], "c")
+    choice = ops.If(c, then_branch=branches[0], else_branch=branches[1], friendly_name="choice")
+    with pytest.raises(UnsupportedError, match=r"`choice`: in its body, inner_Strange: com\.example:Strange"):
+        core.compile_model(Model([Result(choice, "y")], [c]), "ONNXRUNTIME")
 
 
 def test_lengths_that_vary(core: Core) -> None:

@@ -9,7 +9,8 @@ from engine.errors import ModelWriteError
 from engine.ir import Node
 from engine.lowering import NodeAnswers
 from engine.passes.runtime_info import is_operation
-from engine.plugin_api import Model, QueryResult, RefusalCause, Support, TensorType, UnsupportedError
+from engine.plugin_api import Model, QueryResult, RefusalCause, Support, SupportLevel, TensorType, UnsupportedError
+from engine_onnxruntime.refusals import refusal
 from engine_onnxruntime.runtime import SessionPlan
 
 _LARGE: Final = 1024
@@ -33,10 +34,21 @@ class Answers:
 
 
 def _answer(answers: NodeAnswers[Support], node: Node) -> Support:
+    wrong = refusal(node)
+    if wrong is not None:
+        return wrong
     try:
-        return answers.answer(node)
+        found = answers.answer(node)
     except ModelWriteError as e:
         return Support.refused(RefusalCause.OP, f"{node.op_type}: {e}")
+    if found.level is SupportLevel.REFUSED:
+        for inner in (each for body in node.bodies.values() for each in body.ordered_nodes() if is_operation(each)):
+            why = _answer(answers, inner)  # the runtime names the outer node alone
+            if why.level is SupportLevel.REFUSED:
+                return Support.refused(
+                    why.cause or RefusalCause.OP, f"in its body, {inner.friendly_name}: {why.reason}"
+                )
+    return found
 
 
 def _ask(plan: SessionPlan, single: Model) -> Support:

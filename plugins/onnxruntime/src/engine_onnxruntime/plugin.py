@@ -18,6 +18,7 @@ from engine.plugin_api import (
 )
 from engine_onnxruntime.answers import Answers
 from engine_onnxruntime.properties import DRIVER_VERSION, PROVIDER_OPTIONS, SESSION_OPTIONS
+from engine_onnxruntime.refusals import refusal
 from engine_onnxruntime.runtime import SessionPlan, load_runtime, providers
 
 
@@ -41,6 +42,9 @@ class OnnxRuntimePlugin(Plugin):
         """A session of the model. Raises `UnsupportedError` with the node that a query refuses, if there is one."""
         from engine_onnxruntime.network import OnnxRuntimeNetwork
 
+        for node in model.ordered_nodes():
+            if (wrong := refusal(node)) is not None:
+                raise UnsupportedError(f"ONNXRUNTIME refuses `{node.friendly_name}`: {wrong.reason}")
         try:
             return OnnxRuntimeNetwork.compiled(self, config, model, self._plan(config))
         except UnsupportedError as e:
@@ -72,6 +76,8 @@ class OnnxRuntimePlugin(Plugin):
                 return str(load_runtime().__version__)
             case "ONLY_IF_NAMED":  # it must not change results because it was installed
                 return True
+            case "ANSWERS_UNDEFINED":
+                return False
         return None
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
