@@ -116,9 +116,8 @@ def test_what_the_runtime_computes_wrong_is_refused(core: Core) -> None:
     assert "a sequence of length 0" in support.reason
     with pytest.raises(UnsupportedError, match=r"`rnn`.*a sequence of length 0; run it on another device"):
         core.compile_model(model, "ONNXRUNTIME")
-    inputs = {
-        "x": np.ones((3, 2, 4), np.float32), "lengths": np.array([3, 0], np.int32), "initial": np.full((1, 2, 5), 7, np.float32),
-    }  # fmt: skip
+    inputs = {"x": np.ones((3, 2, 4), np.float32), "lengths": np.array([3, 0], np.int32)}
+    inputs["initial"] = np.full((1, 2, 5), 7, np.float32)
     found = core.compile_model(model, "HETERO:ONNXRUNTIME,CPU")(inputs)["y"]
     np.testing.assert_array_equal(found[0, 1], np.full(5, 7, np.float32))
 
@@ -237,6 +236,30 @@ def test_blobs(core: Core, tmp_path: Path) -> None:
     network = core.compile_model(layer(), "ONNXRUNTIME")
     network.export_model(path)
     np.testing.assert_array_equal(core.import_model(path)({"x": inputs})["y"], network({"x": inputs})["y"])
+
+
+def test_a_compiled_form_is_used_only_if_it_is_trusted(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, inputs = tmp_path / "layer.blob", np.ones((2, 8), np.float32)
+    network = core.compile_model(layer(), "ONNXRUNTIME", {"ONNXRUNTIME_EXPORT_COMPILED": True})
+    network.export_model(path)
+    loaded: list[bytes] = []
+    session = onnxruntime.InferenceSession
+
+    def seen(source: bytes, *arguments: Any, **options: Any) -> Any:
+        loaded.append(source)
+        return session(source, *arguments, **options)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", seen)
+    for config in ({}, {"TRUST_BLOB": True}):
+        imported = core.import_model(path, config=config)
+        np.testing.assert_array_equal(imported({"x": inputs})["y"], network({"x": inputs})["y"])
+        again = tmp_path / "again.blob"
+        imported.export_model(again)
+        np.testing.assert_array_equal(core.import_model(again)({"x": inputs})["y"], network({"x": inputs})["y"])
+    optimized = [source for source in loaded if b"com.microsoft.nchwc" in source]
+    assert len(optimized) == 1, "the runtime's own model, once"
 
 
 def test_a_blob_of_another_version_of_the_runtime_is_refused(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from engine.lowering import constants_of, hand_over
 from engine.plugin_api import Config, DeviceError, DeviceNotFoundError, Model, UnsupportedError
 from engine.startup import dataclass
 from engine_onnxruntime.properties import PROVIDER_OPTIONS, SESSION_OPTIONS
+
+Adjust: TypeAlias = Callable[[Any], object]
+"""Changes the runtime's options of a session."""
 
 _SUFFIX: Final = "ExecutionProvider"
 _CPU: Final = "CPU"
@@ -82,28 +85,35 @@ class SessionPlan:
         options = {**_EXACT.get(device_id, {}), **own}
         return cls(device_id, streams, max(1, cores - streams + 1), options, {_CHECKED_PRODUCTS: "1", **entries})
 
-    def open(self, model: Model, *, is_query: bool = False) -> Session:
-        """A session of `model`; for a query without optimizations, and on this provider alone.
+    def open(self, model: Model, adjust: Adjust | None = None) -> Session:
+        """A session of a model, as `load` makes it."""
+        weights = sum(constant.byte_size for constant in constants_of(model))
+        with hand_over(model, as_file=weights > _FILE_BYTES) as given:
+            return Session(self.load(given.source, adjust), given.inputs, given.outputs)
+
+    def for_query(self, options: Any) -> None:
+        """Adjust options to a question: no optimizations, no other threads, and this provider alone."""
+        options.intra_op_num_threads = 1
+        options.graph_optimization_level = load_runtime().GraphOptimizationLevel.ORT_DISABLE_ALL
+        if self.device_id != _CPU:
+            options.add_session_config_entry(_PROVIDER_ONLY, "1")
+
+    def load(self, source: bytes | str, adjust: Adjust | None = None) -> Any:
+        """The runtime's session of an ONNX model, as bytes or by its path; `adjust` changes its options before.
 
         Raises `UnsupportedError` with the runtime's words, `DeviceError` if the provider cannot be used.
         """
-        weights = sum(constant.byte_size for constant in constants_of(model))
-        with hand_over(model, as_file=weights > _FILE_BYTES) as given:
-            return Session(self._load(given.source, is_query), given.inputs, given.outputs)
-
-    def _load(self, source: bytes | str, is_query: bool) -> Any:
-        runtime, provider, cpu = load_runtime(), providers()[self.device_id], f"{_CPU}{_SUFFIX}"
+        runtime, provider = load_runtime(), providers()[self.device_id]
         options = runtime.SessionOptions()
         options.log_severity_level = _SILENT  # errors are exceptions, too
-        options.intra_op_num_threads = 1 if is_query else self.threads
+        options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
-        if is_query:
-            options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        entries = {_PROVIDER_ONLY: "1"} if is_query and provider != cpu else {}
-        chain = [(provider, dict(self.provider_options)), *([] if provider == cpu else [cpu])]
+        chain = [(provider, dict(self.provider_options)), *([] if self.device_id == _CPU else [f"{_CPU}{_SUFFIX}"])]
         try:
-            for key, value in {**entries, **self.session_options}.items():
+            for key, value in self.session_options.items():
                 options.add_session_config_entry(key, value)
+            if adjust is not None:
+                adjust(options)
             handle = runtime.InferenceSession(source, options, providers=chain)
         except Exception as e:  # the classes of the runtime have no common base
             raise UnsupportedError(f"onnxruntime {runtime.__version__}: {said(e)}") from e
