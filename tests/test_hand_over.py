@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from engine import Core, ops
-from engine.errors import ModelWriteError, UnsupportedError
+from engine.errors import DeviceError, ModelWriteError, UnsupportedError
 from engine.ir import (
     Constant,
     ElementType,
@@ -375,13 +375,13 @@ def test_widening_changes_no_value(element_type: ElementType) -> None:
     model = Model([ops.Identity(x, friendly_name="y"), Result(x, "z")], [x])
     with hand_over(model, widen={element_type}) as given:
         wide = i8 if element_type in (i4, i2) else u8 if element_type in (u4, u2) else f32
-        assert given.input_types == (wide,)
-        assert given.output_types == (wide, wide)
+        assert given.ports.input_types == (wide,)
+        assert given.ports.output_types == (wide, wide)
         widened = read_model(given.source)
     assert [node.type for node in widened.parameters] == [TensorType(wide, x.output(0).shape)]
     values = every_value(element_type)
     network = Core().compile_model(widened, "TEMPLATE")
-    plain = as_element_type(values, given.input_types[0])
+    plain = as_element_type(values, given.ports.input_types[0])
     are_numbers = ~np.isnan(as_element_type(plain, f32))
     for result in network({given.inputs[0]: plain}).values():
         narrow = as_element_type(result, element_type)
@@ -395,13 +395,21 @@ def test_a_runtime_computes_in_a_type_that_its_binding_lacks() -> None:
     y = ops.Cast(ops.Add(wide, wide), to=bf16.onnx, friendly_name="y")
     model = Model([y, ops.Neg(w, friendly_name="z")], [x, w])
     with hand_over(model, widen=NOT_IN_NUMPY) as given:
-        assert (given.input_types, given.output_types) == ((f32, f32), (f32, f32))
+        assert (given.ports.input_types, given.ports.output_types) == ((f32, f32), (f32, f32))
         data = np.arange(6, dtype=np.float32).reshape(2, 3).astype(bf16.numpy)
-        feeds = [data, np.ones(3, np.float32)]
-        plain = [as_element_type(array, kind) for array, kind in zip(feeds, given.input_types, strict=True)]
-        doubled, z = run_ort(given.source, list(given.outputs), dict(zip(given.inputs, plain, strict=True)))
-    np.testing.assert_array_equal(doubled.astype(bf16.numpy), data + data)
+        feeds = given.ports.feeds([data, np.ones(3, np.float32)])
+        values = run_ort(given.source, list(given.outputs), feeds)
+    doubled, z = given.ports.results(values)
+    np.testing.assert_array_equal(doubled, data + data)
+    assert doubled.dtype == bf16.numpy
     assert z.tolist() == [-1, -1, -1]
+    for wrong, words in [
+        (values[:1], "returned 1 values; expected 2"),
+        ([values[0], values[1].astype(np.float64)], "float64 for output `z`; expected an array of f32"),
+        ([values[0], [1.0]], "list for output `z`; expected an array of f32"),
+    ]:
+        with pytest.raises(DeviceError, match=words):
+            given.ports.results(wrong)
     assert str(x.type) == "bf16[2,3]"
 
 
@@ -414,7 +422,7 @@ def test_types_without_a_wider_one_are_refused() -> None:
 def test_values_that_are_not_tensors_have_no_element_type() -> None:
     s = Parameter(SequenceType(TensorType(f32, PartialShape([1]))), friendly_name="s")
     with hand_over(Model([ops.SequenceLength(s, friendly_name="n")], [s]), widen=NOT_IN_NUMPY) as given:
-        assert (given.input_types, given.output_types) == ((None,), (i64,))
+        assert (given.ports.input_types, given.ports.output_types) == ((None,), (i64,))
 
 
 def test_the_example_of_the_docstring_runs() -> None:

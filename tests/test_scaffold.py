@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,8 @@ PLANS = {
     "pools": PluginPlan("POOLS", ("GlobalMaxPool", "AveragePool")),
     "no shape is kept": PluginPlan("SUMS", ("ReduceSum",)),
 }
+RUNTIME = PluginPlan("SOME_RUNTIME", is_runtime=True)
+WRITTEN = {**PLANS, "runtime": RUNTIME}
 
 IMPORTS = """
 import pytest
@@ -58,7 +61,12 @@ class Test{plan.prefix}Operators(OperatorSuite):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("plugins")
-    return {name: make(plan, folder) for name, plan in PLANS.items()}
+    return {name: make(plan, folder) for name, plan in WRITTEN.items()}
+
+
+@pytest.fixture(scope="module")
+def runtime_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(RUNTIME, tmp_path_factory.mktemp("runtime"))
 
 
 @pytest.mark.parametrize("tool", [["ruff", "check"], ["ruff", "format", "--check"]], ids=["lint", "format"])
@@ -69,7 +77,7 @@ def test_what_is_written_is_clean(made: dict[str, Path], tool: list[str]) -> Non
 
 def test_what_is_written_is_typed(made: dict[str, Path]) -> None:
     root = str(Path(__file__).parents[1])
-    sources = [str(folder / "src" / PLANS[name].package) for name, folder in made.items()]
+    sources = [str(folder / "src" / WRITTEN[name].package) for name, folder in made.items()]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", *sources],
         cwd=root,
@@ -96,15 +104,90 @@ def test_what_is_written_passes_the_suites(made: dict[str, Path], tmp_path: Path
 
 
 @pytest.mark.slow
-def test_what_is_written_scores_full_marks(made: dict[str, Path], tmp_path: Path) -> None:
-    """The plugin with the most features of the others passes all checks."""
+@pytest.mark.parametrize("name", ["everything", "runtime"])
+def test_what_is_written_scores_full_marks(made: dict[str, Path], tmp_path: Path, name: str) -> None:
+    """The plugin with the most features of the others passes all checks, and so does the one of a runtime."""
     report = tmp_path / "score.json"
-    command = ["-m", "engine.cli.main", "conformance", PLANS["everything"].device, "--json", str(report)]
-    done = run([made["everything"]], *command)
+    command = ["-m", "engine.cli.main", "conformance", WRITTEN[name].device, "--json", str(report)]
+    done = run([made[name]], *command)
     score = json.loads(report.read_text())
     assert score["score"] == 100, score["mend_first"]
     assert done.returncode == 0, done.stdout + done.stderr
     assert sum(each["outcome"] == "passed" for each in score["checks"]) > 500
+
+
+def test_a_plugin_of_a_runtime_scores_full_marks(runtime_folder: Path, tmp_path: Path) -> None:
+    """Some checks of each area, and those of cancellation, profiles, narrow types and blobs."""
+    report = tmp_path / "score.json"
+    chosen = f"{SOME_CHECKS} or names_are_those or ends_before_it_is_done or bf16 or i4 or f8e4m3fn or foreign"
+    command = ["-m", "engine.cli.main", "conformance", RUNTIME.device, "--json", str(report), "-k", chosen]
+    done = run([runtime_folder], *command)
+    score = json.loads(report.read_text())
+    assert score["score"] == 100, score["mend_first"]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"asynchronous", "export", "operators", "profiles"} <= {
+        each["area"] for each in score["checks"] if each["outcome"] == "passed"
+    }
+
+
+ONNXRUNTIME = {
+    "from engine_some_runtime import sample_runtime  # CHANGE\n": "",
+    "from engine.lowering": "import onnxruntime\nfrom engine.lowering",
+    "sample_runtime {sample_runtime.__version__}": "onnxruntime {onnxruntime.__version__}",
+    "sample_runtime.Session(given.source)": "onnxruntime.InferenceSession(given.source)",
+    "sample_runtime.RunOptions()": "onnxruntime.RunOptions()",
+}
+"""How `runtime.py` becomes the one of onnxruntime."""
+
+WITH_ONNXRUNTIME = """
+import io
+import numpy as np
+from engine import Core, ops
+from engine.errors import UnsupportedError
+from engine.ir import Constant, Model, Parameter, bf16, f32
+
+core = Core()
+x = Parameter(f32, ["N", 4], "x")
+half = ops.Cast(x, to=bf16.onnx, friendly_name="half")
+odd = ops.Add(half, half, friendly_name="odd")  # for which onnxruntime has no kernel in bf16
+product = ops.MatMul(x, Constant(np.eye(4, dtype=np.float32)), friendly_name="product")
+model = Model([ops.Relu(product, friendly_name="y"), half], [x])
+value = np.array([[1, -2, 3, 4]], np.float32)
+network = core.compile_model(model, "SOME_RUNTIME", {"PERF_COUNT": True})
+request = network.create_infer_request()
+result = request.infer({"x": value})
+assert result["y"].tolist() == [[1, 0, 3, 4]] and result["half"].dtype == bf16.numpy
+assert set(request.profiling_info.nodes[0].nodes) == {"product", "y", "half"}
+blob = io.BytesIO()
+network.export_model(blob)
+assert core.import_model(blob.getvalue())({"x": value})["y"].tolist() == [[1, 0, 3, 4]]
+try:
+    core.compile_model(Model([odd], [x]), "SOME_RUNTIME")
+except UnsupportedError as e:
+    assert "SOME_RUNTIME cannot run `odd`" in str(e) and "onnxruntime" in str(e), e
+else:
+    raise AssertionError("claimed")
+beside = core.compile_model(Model([ops.Relu(product), odd], [x]), "HETERO:SOME_RUNTIME,TEMPLATE")
+assert set(beside.get_property("EXECUTION_DEVICES")) == {"SOME_RUNTIME", "TEMPLATE"}
+print(beside({"x": value})["odd"].tolist())
+"""
+
+
+def test_a_real_runtime_takes_a_change_of_one_file(runtime_folder: Path, tmp_path: Path) -> None:
+    """The whole plugin then has at most 150 lines."""
+    folder = tmp_path / RUNTIME.distribution
+    shutil.copytree(runtime_folder, folder)
+    package = folder / "src" / RUNTIME.package
+    (package / "sample_runtime.py").unlink()
+    text = (package / "runtime.py").read_text()
+    for old, new in ONNXRUNTIME.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    (package / "runtime.py").write_text(text)
+    assert sum(len(path.read_text().splitlines()) for path in package.glob("*.py")) <= 150
+    done = run([folder], "-W", "error", "-c", WITH_ONNXRUNTIME)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[[2.0, -4.0, 6.0, 8.0]]\n"
 
 
 def test_the_plugins_own_tests_pass(made: dict[str, Path]) -> None:
@@ -113,7 +196,7 @@ def test_the_plugins_own_tests_pass(made: dict[str, Path]) -> None:
         for name, folder in made.items()
     }
     # These have no example.
-    assert {name for name, files in own.items() if not files} == {"only the evaluator", "no shape is kept"}
+    assert {name for name, files in own.items() if not files} == {"only the evaluator", "no shape is kept", "runtime"}
     files = [file for found in own.values() for file in found]
     done = run(list(made.values()), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", *files)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -151,6 +234,8 @@ def test_the_command_says_what_comes_next(
         ("ACME", {"operators": ("RandomNormalLike",)}, UnsupportedError, "RandomNormalLike: its result"),
         ("ACME", {"operators": ("StringConcat",)}, UnsupportedError, "float32"),
         ("ACME", {"operators": ("Relu",), "is_native": True}, PluginError, "matrix product"),
+        ("ACME", {"operators": ("Relu",), "is_runtime": True}, PluginError, "leave out --ops, --async, --export"),
+        ("ACME", {"has_export": True, "is_runtime": True}, PluginError, "always exports"),
     ],
 )
 def test_wrong_plans_are_refused(

@@ -60,12 +60,12 @@ from engine.startup import names_on_demand
 
 if TYPE_CHECKING:
     from engine.lowering.attention import check_attention
-    from engine.lowering.handed_model import NOT_IN_NUMPY, HandedModel, as_element_type, hand_over
+    from engine.lowering.handed_model import NOT_IN_NUMPY, HandedModel, RuntimePorts, as_element_type, hand_over
     from engine.lowering.single_node import NodeAnswers, single_node_model
 else:
     __getattr__ = names_on_demand(__name__, {
         "engine.lowering.attention": ["check_attention"],
-        "engine.lowering.handed_model": ["NOT_IN_NUMPY", "HandedModel", "as_element_type", "hand_over"],
+        "engine.lowering.handed_model": ["NOT_IN_NUMPY", "HandedModel", "RuntimePorts", "as_element_type", "hand_over"],
         "engine.lowering.single_node": ["NodeAnswers", "single_node_model"],
     })  # fmt: skip
 
@@ -87,6 +87,7 @@ __all__ = [
     "Refusal",
     "RefusalCause",
     "Relation",
+    "RuntimePorts",
     "Shapes",
     "answer_query",
     "as_element_type",

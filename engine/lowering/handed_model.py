@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import os
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
 
-from engine.errors import UnsupportedError
+from engine.errors import DeviceError, UnsupportedError
 from engine.ir import (
     UNREAD_CONSTANTS,
     ElementType,
@@ -53,12 +53,10 @@ NOT_IN_NUMPY: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class HandedModel:
-    """A model as ONNX.
+class RuntimePorts:
+    """The inputs and outputs of a model that a runtime has read, for its requests.
 
     Attributes:
-        source: the file's bytes, or its path if it is a file; both are valid within the `with` block of `hand_over`,
-            and the bytes also later.
         inputs: the name in ONNX of each input, in the order of `Model.parameters`, which is that of
             `SyncInferRequest.inputs`. The inputs of variables are the last.
         outputs: the name in ONNX of each output, in the order of `Model.results`, which is that of `store_output`. The
@@ -66,13 +64,61 @@ class HandedModel:
         input_types: the element type of each input in ONNX, which differs from the model's if it was widened; None for
             values that are not tensors.
         output_types: the element type of each output in ONNX.
+        result_types: the element type of each output in the model.
     """
 
-    source: bytes | str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     input_types: tuple[ElementType | None, ...]
     output_types: tuple[ElementType | None, ...]
+    result_types: tuple[ElementType | None, ...]
+
+    def feeds(self, values: Sequence[Any]) -> dict[str, Any]:
+        """The values of `SyncInferRequest.inputs` by their names in ONNX, in the types that they have there."""
+        given = zip(self.inputs, values, self.input_types, strict=True)
+        return {name: as_element_type(value, element_type) for name, value, element_type in given}
+
+    def results(self, values: Sequence[Any]) -> list[Any]:
+        """What the runtime has returned, in the order of `outputs`, for `store_output`: in the model's types.
+
+        Raises `DeviceError` unless there is a value for each output, with the element type of the file.
+        """
+        if len(values) != len(self.outputs):
+            raise DeviceError(
+                f"the runtime returned {len(values)} values; expected {len(self.outputs)}: {self.outputs}"
+            )
+        found = []
+        for name, value, given, wanted in zip(self.outputs, values, self.output_types, self.result_types, strict=True):
+            is_array = isinstance(value, (np.ndarray, np.generic))
+            if given is not None and (not is_array or ElementType.from_numpy(value.dtype) is not given):
+                what = value.dtype if is_array else type(value).__name__
+                raise DeviceError(f"the runtime returned {what} for output `{name}`; expected an array of {given}")
+            found.append(as_element_type(np.asarray(value) if given is not None else value, wanted))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class HandedModel:
+    """A model as ONNX.
+
+    Attributes:
+        source: the file's bytes, or its path if it is a file; both are valid within the `with` block of `hand_over`,
+            and the bytes also later.
+        ports: the names and types of its inputs and outputs, which a network keeps.
+    """
+
+    source: bytes | str
+    ports: RuntimePorts
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs' names in ONNX, in the model's order."""
+        return self.ports.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs' names in ONNX, in the model's order."""
+        return self.ports.outputs
 
 
 @contextmanager
@@ -86,15 +132,17 @@ def hand_over(
     """Write a model as ONNX for another runtime to read within the `with` block; the model is not changed.
 
         with hand_over(model) as given:
-            session = onnxruntime.InferenceSession(given.source)
-        results = session.run(given.outputs, dict(zip(given.inputs, request_inputs)))
+            session, ports = onnxruntime.InferenceSession(given.source), given.ports
+        values = session.run(ports.outputs, ports.feeds(request.inputs))
+        for index, value in enumerate(ports.results(values)):
+            request.store_output(index, value)
 
     The graph is what `engine.onnx.write_model` writes: ONNX operators at the lowest opset from 13 on that expresses
     all nodes, with its lowest IR version. Operators of the domain `engine`, which passes make, are decomposed; those of
     other domains stay. Lengths keep their symbols.
 
     Inputs and outputs are those of the model, in order. They keep their names, unless a name is empty, or an input and
-    an output have the same one: then they get others, so use `inputs` and `outputs`. An output that is an input is one
+    an output have the same one: then they get others, so use `ports`. An output that is an input is one
     value with one name if both names are equal; otherwise an Identity is between them, as between two outputs of one
     value.
 
@@ -110,7 +158,7 @@ def hand_over(
             block. A runtime that maps the files may keep them mapped, but not open them again.
         widen: element types that the runtime does not take from numpy, such as `NOT_IN_NUMPY`. Inputs and outputs of
             these types are of f32 in ONNX, or of i8 or u8 for integers, and are cast to their type behind the input,
-            and from it before the output; `as_element_type` converts the arrays. This changes no value: each type holds
+            and from it before the output; `RuntimePorts` converts the arrays. This changes no value: each type holds
             all values of the narrower one.
 
     Raises `ModelWriteError` if ONNX cannot express the model, or the file cannot be written, and `UnsupportedError` for
@@ -120,27 +168,28 @@ def hand_over(
     from engine.onnx.writer import write_model
 
     copy = _with_plain_border(model, frozenset(widen))
-    ports = (
+    ports = RuntimePorts(
         tuple(parameter.friendly_name for parameter in copy.parameters),
         tuple(result.friendly_name for result in copy.results),
         tuple(_element_type(parameter.type) for parameter in copy.parameters),
         tuple(_element_type(result.type) for result in copy.results),
+        tuple(_element_type(result.type) for result in model.results),
     )
     if not as_file and weight_bytes(copy) <= MAX_INLINE_BYTES:
         stream = io.BytesIO()
         write_model(copy, stream)
         del copy
-        yield HandedModel(stream.getvalue(), *ports)
+        yield HandedModel(stream.getvalue(), ports)
         return
     with tempfile.TemporaryDirectory(prefix="engine-", dir=folder, ignore_cleanup_errors=True) as made:
         path = os.path.join(made, "model.onnx")
         write_model(copy, path)
         del copy
-        yield HandedModel(path, *ports)
+        yield HandedModel(path, ports)
 
 
 def as_element_type(value: Any, element_type: ElementType | None) -> Any:
-    """A tensor in another element type, for `HandedModel.input_types`, and back for the type of an output's port.
+    """A tensor in another element type, as `RuntimePorts` converts inputs and outputs.
 
     `value` itself if it has the type, or is not an array. A value that is NaN stays NaN, without a warning.
     """

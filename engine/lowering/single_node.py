@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, Generic, TypeVar
 
+from engine.errors import ModelWriteError
 from engine.ir import Constant, Model, Node, Output, Parameter
 from engine.runtime.lifecycle import ForkSafeLock
 
@@ -92,8 +93,14 @@ class NodeAnswers(Generic[AnswerT]):
         self._lock = ForkSafeLock()
 
     def answer(self, node: Node) -> AnswerT:
-        """The answer for a node, remembered or asked now. Raises what `ask` raises, and `ModelWriteError`."""
-        key = self.key(node)
+        """The answer for a node, remembered or asked now. Raises what `ask` raises.
+
+        About a node that ONNX cannot express, `ask` is called each time: `hand_over` raises `ModelWriteError` there.
+        """
+        try:
+            key = self.key(node)
+        except ModelWriteError:
+            return self._ask(single_node_model(node, max_constant_bytes=self._max_constant_bytes))
         with self._lock:
             if key in self._known:
                 return self._known[key]

@@ -104,9 +104,12 @@ def test_a_cancellation_stops_the_runtime(device: str, runtime: Runtime) -> None
 
 def test_a_deadline_stops_the_runtime(runtime: Runtime) -> None:
     request = make_request()
-    request.start_async(INPUTS, deadline=0.01)
-    with pytest.raises(DeadlineExceeded):
-        request.wait(LONG)
+    for deadline in (0.02, 0.2, 2.0, 20.0):  # on a busy machine, it may pass before the call
+        request.start_async(INPUTS, deadline=deadline)
+        with pytest.raises(DeadlineExceeded):
+            request.wait(LONG)
+        if runtime.calls:
+            break
     assert runtime.stops >= 1
 
 

@@ -10,14 +10,16 @@ from engine.cli.output import say
 SUMMARY = "write the package of a plugin for a new device"
 DESCRIPTION = """\
 Write an installable package with a plugin for a device, with tests. As written, it computes its operators in numpy,
-passes every suite and scores full marks in `engine conformance`; replace its kernels by your device's. The folder must
-be empty or must not exist. Needs the extra `plugin`: pip install "engine-sdk[plugin]".
+passes every suite and scores full marks in `engine conformance`; replace its kernels by your device's. With --runtime,
+it passes whole models to a runtime that reads ONNX; replace the sample by yours, in one file. The folder must be empty
+or must not exist. Needs the extra `plugin`: pip install "engine-sdk[plugin]".
 """
 EXAMPLES = """\
 engine new-plugin ACME                          # ./engine-plugin-acme, with a few operators
 engine new-plugin ACME --ops Conv,Relu --dir d  # these operators, in the folder d
 engine new-plugin ACME --async --export         # host and device stages overlap; networks are exported
 engine new-plugin ACME --native                 # with a kernel in C++
+engine new-plugin ACME --runtime                # a runtime that reads ONNX models
 """
 
 
@@ -35,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--native", dest="is_native", action="store_true", help="the matrix product is a kernel in C++, with pybind11"
     )
+    parser.add_argument(
+        "--runtime",
+        dest="is_runtime",
+        action="store_true",
+        help="the device is a runtime that reads ONNX: no operators and kernels of its own; networks are exported",
+    )
     parser.add_argument("--dir", metavar="FOLDER", help="the folder to write to (default: engine-plugin-NAME)")
 
 
@@ -42,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from engine.testing.scaffold import DEFAULT_OPERATORS, PluginPlan, new_plugin
 
     operators = DEFAULT_OPERATORS if args.ops is None else tuple(filter(None, map(str.strip, args.ops.split(","))))
-    plan = PluginPlan(args.name, operators, args.is_async, args.has_export, args.is_native)
+    plan = PluginPlan(args.name, operators, args.is_async, args.has_export, args.is_native, args.is_runtime)
     folder = new_plugin(plan, plan.distribution if args.dir is None else args.dir)
     shown = os.path.relpath(folder)
     say(f"wrote the plugin of {plan.device} to {shown}; next:")

@@ -27,6 +27,8 @@ class PluginPlan:
         is_async: whether host and device stages run on executors of their own.
         has_export: whether networks are exported and imported.
         is_native: whether there is a kernel in C++: the matrix product of Conv, Gemm and MatMul.
+        is_runtime: whether the device is a runtime that reads ONNX, which decides itself what it runs; then there are
+            neither operators nor kernels, and networks are always exported.
     """
 
     device: str
@@ -34,12 +36,20 @@ class PluginPlan:
     is_async: bool = False
     has_export: bool = False
     is_native: bool = False
+    is_runtime: bool = False
 
     def __post_init__(self) -> None:
         if not is_device_name(self.device) or len(self.device) > _MAX_NAME_CHARACTERS or self.device.endswith("_"):
             raise PluginError(
                 f"{self.device!r} is not the name of a device: expected an upper-case letter, then upper-case letters, "
                 f"digits and underscores, at most {_MAX_NAME_CHARACTERS} characters, such as ACME or ACME_NPU2"
+            )
+        if self.is_runtime and (
+            self.operators != DEFAULT_OPERATORS or self.is_async or self.has_export or self.is_native
+        ):
+            raise PluginError(
+                "a plugin of a runtime has neither operators nor kernels of its own, computes in one stage, and always "
+                "exports networks; leave out --ops, --async, --export and --native"
             )
         if not self.operators:
             raise PluginError("a device needs at least one operator")

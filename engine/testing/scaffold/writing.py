@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _SUFFIX: Final = ".jinja"
 _PACKAGE: Final = "package"
 """The folder among the templates that gets the package's name."""
+_RUNTIME: Final = "runtime/"
+"""The folder of the templates for plugins of runtimes, which have only the other files outside `src` and `tests`."""
 _HIDDEN: Final = "dot-"
 """The beginning of the templates of hidden files, which packaging would leave out under their own names."""
 
@@ -71,7 +73,7 @@ def render(plan: PluginPlan) -> Iterator[tuple[str, str]]:
     environment, values = _environment(), _values(plan)
     for name, template in _templates(resources.files("engine.testing.scaffold") / "files"):
         if _is_wanted(name, plan, values):
-            path = name.replace(f"/{_PACKAGE}/", f"/{plan.package}/")
+            path = name.removeprefix(_RUNTIME).replace(f"/{_PACKAGE}/", f"/{plan.package}/")
             path = f".{path.removeprefix(_HIDDEN)}" if path.startswith(_HIDDEN) else path
             yield path, environment.from_string(template.read_text(encoding="utf-8")).render(values)
 
@@ -113,6 +115,10 @@ def _values(plan: PluginPlan) -> dict[str, Any]:
 
 def _is_wanted(name: str, plan: PluginPlan, values: Mapping[str, Any]) -> bool:
     stem = name.rpartition("/")[2].partition(".")[0]
+    if name.startswith(_RUNTIME):
+        return plan.is_runtime
+    if plan.is_runtime:
+        return not name.startswith(("src/", "tests/", "README", "setup"))
     if "/lowering/" in name:
         return stem in ("__init__", "table") or stem in values["families"]
     if stem in ("_kernels", "setup"):
