@@ -140,7 +140,7 @@ RUN = {
     "docs/tasks.md": Document(30, 17, prepare=open_batch),
     "docs/from-onnxruntime.md": Document(1, 1, prepare=small_model),
     "docs/preprocessing.md": Document(6, prepare=classifier_and_detector),
-    "docs/hetero.md": Document(12),
+    "docs/hetero.md": Document(13),
     "docs/visualize.md": Document(5),
     "docs/virtual-devices.md": Document(5),
     "docs/stateful-models.md": Document(8),

@@ -35,6 +35,8 @@ class RefusalCause(enum.StrEnum):
     """A rank or a length is known only during an inference."""
     CONSTANT = "constant"
     """An input is computed during an inference and must be a constant."""
+    MEMORY = "memory"
+    """The node does not fit into the MEMORY_BUDGET of the device."""
     PLACEMENT = "placement"
     """A device that runs on others found no way to place the node."""
 

@@ -14,6 +14,8 @@ from engine.properties import (
     LIMIT_PROPERTIES,
     MAX_FOLDED_BYTES,
     MAX_FOLDED_WORK,
+    MEMORY_BUDGET,
+    NO_LIMIT,
     NUM_STREAMS,
     PERF_COUNT,
     PERFORMANCE_HINT,
@@ -37,6 +39,8 @@ class DeviceList:
 
     names: tuple[str, ...]
     configs: Mapping[str, Mapping[str, Any]]
+    budgets: Mapping[str, int]
+    """The MEMORY_BUDGET of each device that has one."""
 
     @classmethod
     def of(cls, own_name: str, core: CoreHandle, config: Config) -> DeviceList:
@@ -73,7 +77,9 @@ class DeviceList:
             raise PropertyError(
                 f"{DEVICE_CONFIGS.name} configures {unknown[0]!r}, which is not among the devices {', '.join(listed)}"
             )
-        return cls(listed, {name: _config_of(name, core, config, given.get(name, {})) for name in listed})
+        configs = {name: _config_of(name, core, config, given.get(name, {})) for name in listed}
+        budgets = {name: _budget_of(name, core, own) for name, own in configs.items()}
+        return cls(listed, configs, {name: budget for name, budget in budgets.items() if budget < NO_LIMIT})
 
     def configs_of_parts(self, names: Sequence[str]) -> list[Mapping[str, Any]]:
         """The configuration for compiling each of several parts, which share what the whole model may fold."""
@@ -110,6 +116,14 @@ def _config_of(name: str, core: CoreHandle, config: Config, own: Any) -> Mapping
         )
     passed = {p.name: config[p] for p in PASSED_ON if p.name in config.explicit and p.name in keys}
     return {**passed, **own}
+
+
+def _budget_of(name: str, core: CoreHandle, config: Mapping[str, Any]) -> int:
+    """What all parts on a device may take together."""
+    if MEMORY_BUDGET.name in config:
+        return MEMORY_BUDGET.validate(config[MEMORY_BUDGET.name])
+    keys = core.get_property(name, "SUPPORTED_CONFIG_KEYS")
+    return int(core.get_property(name, MEMORY_BUDGET.name)) if MEMORY_BUDGET.name in keys else NO_LIMIT
 
 
 def _others(own_name: str, core: CoreHandle) -> list[str]:

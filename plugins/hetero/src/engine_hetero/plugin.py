@@ -39,7 +39,7 @@ class HeteroPlugin(Plugin):
             parts = compiled(self.core, model, devices, config)
             if dump is not None:
                 dump.write(parts.division, config, model)
-            certificate = Certificate.of(parts.division)
+            certificate = Certificate.of(parts.division, devices.budgets)
             return HeteroNetwork.compiled(self, config, model, parts.wiring, parts.networks, certificate)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:

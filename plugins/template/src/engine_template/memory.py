@@ -6,16 +6,18 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from engine.errors import MemoryBudgetError
 from engine.ir.sizes import array_bytes, joined_bytes, known_bytes
+from engine.limits.memory_budget import over_budget
 from engine.lowering import is_static, specialize
 from engine.native import ConstantSpans
-from engine.plugin_api import ExecutableNetwork, MemoryForecast, Model
-from engine.properties import NUM_STREAMS
-from engine_template.program import Value, map_to_device
+from engine.plugin_api import MemoryForecast, Model, Signature
+from engine.startup import dataclass
+from engine_template.program import Program, Value, map_to_device
 
 
 def forecast(
-    network: ExecutableNetwork, graph: Model, constants: Iterable[Value], shapes: Sequence[tuple[int, ...]]
+    signature: Signature, streams: int, graph: Model, constants: Iterable[Value], shapes: Sequence[tuple[int, ...]]
 ) -> MemoryForecast:
     """The constants in their slots, and the values that are in slots at one time.
 
@@ -40,14 +42,38 @@ def forecast(
             spans.add(array)
     mapped = joined_bytes(spans.mapped)
     results = [known_bytes(result.type) or 0 for result in known.results]
-    count = len(network.outputs)
+    count = len(signature.outputs)
     return MemoryForecast.of(
         weights=joined_bytes(spans.own) + mapped,
         mapped=mapped,
         arena=most,
         states=sum(results[count:]),
-        inputs=sum(array_bytes(port.type, shape) for port, shape in zip(network.inputs, shapes, strict=False)),
+        inputs=sum(array_bytes(port.type, shape) for port, shape in zip(signature.inputs, shapes, strict=False)),
         outputs=sum(results[:count]),
-        streams=network.config[NUM_STREAMS] or 1,
+        streams=streams,
         unknown=tuple(dict.fromkeys(unknown)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What inferences with open lengths may take. The engine compares networks whose lengths are all known.
+
+    It refers to the parts of a network, not to the network: a reference cycle would delay freeing it.
+    """
+
+    network: str
+    nbytes: int
+    signature: Signature
+    streams: int
+    graph: Model
+    program: Program
+
+    def require(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Raise `MemoryBudgetError` if an inference with inputs of these shapes takes more."""
+        constants = (self.program.memory[slot] for slot in self.program.constants)
+        found = forecast(self.signature, self.streams, self.graph, constants, shapes)
+        if found.peak > self.nbytes:
+            listed = ", ".join(str(list(shape)) for shape in shapes)
+            what = f"TEMPLATE: an inference of `{self.network}` with inputs of shapes {listed}"
+            raise MemoryBudgetError(over_budget(what, found, self.nbytes), needed=found.peak)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.errors import UnsupportedError
 from engine.lowering import GraphNetwork, is_static, read_graph
 from engine.plugin_api import (
     BlobManifest,
@@ -16,8 +15,8 @@ from engine.plugin_api import (
     Pipeline,
     SyncInferRequest,
 )
-from engine.properties import MEMORY_BUDGET, NO_LIMIT
-from engine_template.memory import forecast
+from engine.properties import MEMORY_BUDGET, NO_LIMIT, NUM_STREAMS
+from engine_template.memory import Budget, forecast
 from engine_template.program import Program, map_to_device
 from engine_template.properties import OPERATION_COUNT, TRANSFORMATIONS
 from engine_template.request import TemplateInferRequest
@@ -41,11 +40,6 @@ class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
     def compiled(cls, plugin: TemplatePlugin, config: Config, model: Model) -> TemplateNetwork:
         """Compile the user's model. Raises `UnsupportedError` for an operation without a kernel."""
         network = cls(plugin, config, model)
-        if config[MEMORY_BUDGET] < NO_LIMIT and not is_static(model):
-            raise UnsupportedError(
-                f"{plugin.name}: {MEMORY_BUDGET.name} is set, but the lengths of inputs of `{model.name}` are not "
-                "known, and so is what an inference takes; give them known shapes before it is compiled"
-            )
         graph = transform_network(model) if config[TRANSFORMATIONS.name] else model.clone()
         network.load(graph)
         return network
@@ -63,10 +57,14 @@ class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
         self.graph = graph
         self.program = map_to_device(graph)
         self.program.fill_weights(graph)
+        self.budget: Budget | None = None
+        if (budget := self.config[MEMORY_BUDGET]) < NO_LIMIT and not is_static(graph):
+            streams = self.config[NUM_STREAMS] or 1
+            self.budget = Budget(self.name, budget, self.signature, streams, graph, self.program)
 
     def create_infer_request_impl(self) -> SyncInferRequest:
         """One more request. It refers to the program, not the network: a reference cycle would delay freeing both."""
-        return TemplateInferRequest(self, self.program)
+        return TemplateInferRequest(self, self.program, self.budget)
 
     def pipeline(self, request: SyncInferRequest) -> Pipeline:
         """The stages of an asynchronous request, each with its executor.
@@ -86,7 +84,7 @@ class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
     def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
         """What the evaluator keeps: the constants, and the values that are still to be read."""
         constants = (self.program.memory[slot] for slot in self.program.constants)
-        return forecast(self, self.graph, constants, shapes)
+        return forecast(self.signature, self.config[NUM_STREAMS] or 1, self.graph, constants, shapes)
 
     def is_reference(self, node: Node) -> bool:
         """All operations, since evaluating is what the device does."""

@@ -9,19 +9,23 @@ import numpy as np
 from engine.ops.interruption import interruptible
 from engine.plugin_api import RequestOwner, SyncInferRequest
 from engine_template.context import TemplateTensor
+from engine_template.memory import Budget
 from engine_template.program import Program, Value
 
 
 class TemplateInferRequest(SyncInferRequest):
     """Holds the state of one inference: its copy of the device memory table."""
 
-    def __init__(self, network: RequestOwner, program: Program) -> None:
+    def __init__(self, network: RequestOwner, program: Program, budget: Budget | None = None) -> None:
         super().__init__(network)
         self.program = program
+        self.budget = budget
         self.memory: list[Value] = []
 
     def infer_preprocess(self) -> None:
         """Host: bring inputs to the device. The engine has already checked names, types and shapes."""
+        if self.budget is not None:
+            self.budget.require([np.shape(value) for value in self.inputs])
         self.memory = self.program.memory.copy()
         for slot, value in zip(self.program.inputs, self.inputs, strict=True):
             if isinstance(value, TemplateTensor):  # it is on the device already

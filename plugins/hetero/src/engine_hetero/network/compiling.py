@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from engine.errors import with_message
+from engine.errors import MemoryBudgetError, with_message
 from engine.plugin_api import (
     CoreHandle,
     DeviceNotFoundError,
@@ -38,6 +38,15 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class TooLarge:
+    """A part that does not fit into the memory budget of its device."""
+
+    number: int
+    part: PartModel
+    error: MemoryBudgetError
+
+
+@dataclass(frozen=True, slots=True)
 class Compiler:
     """Compiles the parts of one model through the core."""
 
@@ -47,8 +56,10 @@ class Compiler:
 
     def compile(
         self, parts: Sequence[PartModel], contexts: Mapping[str, RemoteContext], configs: Sequence[Mapping[str, Any]]
-    ) -> tuple[list[ExecutableNetwork], list[Refused]]:
+    ) -> tuple[list[ExecutableNetwork | TooLarge], list[Refused]]:
         """The networks of the parts, each for the context of its device, if any, and the parts that were refused.
+
+        A part that does not fit into the budget of its device is returned as `TooLarge`.
 
         Args:
             configs: the configuration of each part.
@@ -60,7 +71,7 @@ class Compiler:
             return [], []
         batches = _batches(parts)
 
-        def compile_batch(batch: Sequence[int]) -> list[ExecutableNetwork | Refused]:
+        def compile_batch(batch: Sequence[int]) -> list[ExecutableNetwork | TooLarge | Refused]:
             return [self._compile(number, parts[number], configs[number], contexts) for number in batch]
 
         compiled = in_threads(compile_batch, batches, _MAX_THREADS, "HETERO:compile")
@@ -73,11 +84,13 @@ class Compiler:
 
     def _compile(
         self, number: int, part: PartModel, config: Mapping[str, Any], contexts: Mapping[str, RemoteContext]
-    ) -> ExecutableNetwork | Refused:
+    ) -> ExecutableNetwork | TooLarge | Refused:
         try:
             return self.core.compile_model(part.model, contexts.get(part.device, part.device), config)
         except UnsupportedError as e:
             return Refused(number, part, e)
+        except MemoryBudgetError as e:
+            return TooLarge(number, part, e)
         except DeviceNotFoundError as e:
             raise DeviceNotFoundError(
                 f"{described(number, part)}: the device answered the query but is no longer available: {e}"

@@ -26,6 +26,7 @@ from engine.properties import DEVICE_ID, EXCLUSIVE_ASYNC_REQUESTS, OPTIMAL_NUMBE
 from engine_hetero.device_list import DeviceList
 from engine_hetero.network.blob_parts import read_parts, write_parts
 from engine_hetero.network.dataflow import Dataflow
+from engine_hetero.network.fitting import require_fitting
 from engine_hetero.network.request import HeteroInferRequest
 from engine_hetero.properties import HOST_TRANSFERS, SUBGRAPH_COUNT, SUBGRAPH_DEVICES, SUBGRAPH_LOWER_BOUND
 from engine_hetero.wiring.certificate import Certificate
@@ -61,6 +62,7 @@ class HeteroNetwork(ExecutableNetwork):
         manifest: BlobManifest = blob.manifest
         network = cls(plugin, config, manifest)
         wiring, network.certificate, networks = read_parts(plugin.core, blob, devices, network.signature)
+        require_fitting(devices.budgets, [part.device for part in wiring.parts], networks)
         network._connect(wiring, networks)
         return network
 

@@ -54,10 +54,10 @@ def _settled(core: CoreHandle, model: Model, devices: DeviceList, config: Config
     """
     claims = Claims.asked(core, canonical_model(model), devices)
     while True:
-        division, parts = divided(core, model, claims, devices, config)
+        division, parts = divided(core, model, claims, devices, config, devices.budgets)
         if len(division.members) < 2:
             return division
-        own, later = claims, []
+        own, later = division.placement.claims, []
         for part in parts:
             answer = core.query_model(part.model, part.device, devices.configs[part.device])
             if refused := answer.at(SupportLevel.REFUSED):

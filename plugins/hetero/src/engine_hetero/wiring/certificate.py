@@ -7,6 +7,7 @@ no path that leaves a subgraph returns to it, and the subgraphs can run in seque
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from engine.errors import BlobCorruptError, EngineError
 from engine.native.graph import verify_runs
 from engine.startup import dataclass
+from engine_hetero.affinity.budget import NodeMemory
 from engine_hetero.division.division import Division
 from engine_hetero.query.model_graph import Ints
 from engine_hetero.wiring.wiring import NETWORK, Wiring
@@ -29,6 +31,8 @@ class Certificate:
         part: (N,) the part of each operation.
         run: (N,) its run number.
         lower_bound: a lower bound on the number of subgraphs of the placement.
+        weights: (N,) the bytes of constants that each operation reads; empty if no device had a budget.
+        budgets: the MEMORY_BUDGET of devices for which the model was divided: the second resource of the division.
     """
 
     names: tuple[str, ...]
@@ -36,12 +40,17 @@ class Certificate:
     part: Ints
     run: Ints
     lower_bound: int
+    weights: Ints
+    budgets: Mapping[str, int]
 
     @classmethod
-    def of(cls, division: Division) -> Certificate:
-        """Take what certifies `division`: its graph, the part and run of each operation, and the bound."""
-        found = division.partition
-        return cls(division.graph.names, division.graph.edges, division.part_of_node, found.run, found.lower_bound)
+    def of(cls, division: Division, budgets: Mapping[str, int]) -> Certificate:
+        """Take what certifies `division`: its graph, the part, run and weights of each operation, and the bound."""
+        graph, found = division.graph, division.partition
+        weights = NodeMemory.of(graph).weights if budgets else np.zeros(0, np.int64)
+        return cls(
+            graph.names, graph.edges, division.part_of_node, found.run, found.lower_bound, weights, dict(budgets)
+        )
 
     def verify(self, wiring: Wiring) -> None:
         """Raise `BlobCorruptError` unless the numbers certify the division and match the connections of the parts."""
@@ -55,6 +64,14 @@ class Certificate:
                 f"the parts have {counts.tolist()!r:.100} nodes in the partition's certificate, but "
                 f"{[part.node_count for part in wiring.parts]!r:.100} in the blob"
             )
+        for device, budget in self.budgets.items():
+            there = [number for number, part in enumerate(wiring.parts) if part.device == device]
+            held = int(self.weights[np.isin(self.part, there)].sum())
+            if held > budget:
+                raise BlobCorruptError(
+                    f"the operations on {device} read {held} bytes of constants in the partition's certificate, but "
+                    f"its memory budget is {budget}"
+                )
         ends = self.part[self.edges]
         proven = set(map(tuple, ends[ends[:, 0] != ends[:, 1]].tolist()))
         wired = {(s.part, p) for p, part in enumerate(wiring.parts) for s in part.inputs if s.part != NETWORK}
@@ -74,6 +91,8 @@ class Certificate:
             "run": self.run.tolist(),
             "lower_bound": self.lower_bound,
         }
+        if self.budgets:
+            values |= {"weights": self.weights.tolist(), "budgets": dict(self.budgets)}
         return json.dumps(values, separators=(",", ":")).encode()
 
     @classmethod
@@ -85,7 +104,11 @@ class Certificate:
             if not all(isinstance(name, str) for name in names) or not isinstance(value["lower_bound"], int):
                 raise TypeError("expected `names` of strings and an integer `lower_bound`")
             edges = _integers(value["edges"]).reshape(-1, 2)
-            certificate = cls(names, edges, _integers(value["part"]), _integers(value["run"]), value["lower_bound"])
+            part, run, weights = (_integers(each) for each in (value["part"], value["run"], value.get("weights", [])))
+            budgets = value.get("budgets", {})
+            if not isinstance(budgets, dict) or not all(type(each) is int and each >= 1 for each in budgets.values()):
+                raise TypeError("expected `budgets` of positive integers")
+            certificate = cls(names, edges, part, run, value["lower_bound"], weights, budgets)
         except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as e:
             raise BlobCorruptError(f"the partition's certificate is malformed: {type(e).__name__}: {e}") from e
         count = len(names)
@@ -97,6 +120,8 @@ class Certificate:
                 f"the partition's certificate has {count} names, but {len(certificate.part)} nodes with a part "
                 f"and {len(certificate.run)} with a run"
             )
+        if len(weights) != (count if budgets else 0) or weights.min(initial=0) < 0:
+            raise BlobCorruptError("the partition's certificate has weights that do not match its operations")
         return certificate
 
 
