@@ -18,8 +18,9 @@ import pytest
 
 from engine.core import Core
 from engine.errors import UnsupportedError
-from engine.plugin_api import ExecutableNetwork
+from engine.plugin_api import ExecutableNetwork, MemoryForecast
 from engine.testing.behaviour.base import DeviceChecks, are_freed, is_freed
+from engine.testing.behaviour.cases import Sample
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _STATM: Final = Path("/proc/self/statm")
@@ -169,12 +170,7 @@ class MemoryChecks(DeviceChecks):
         except UnsupportedError as e:
             pytest.skip(str(e))
         assert network.memory_forecast() == forecast, "two forecasts of one network differ"
-        for what, found, values in (
-            ("inputs", forecast.inputs, sample.inputs),
-            ("outputs", forecast.outputs, sample.outputs),
-        ):
-            least = sum(value.nbytes for value in values.values())
-            assert found >= least, f"the {what} take {least} bytes, and the forecast has {found}"
+        self._check_ports(forecast, sample)
         least = forecast.weights - forecast.mapped + forecast.arena + forecast.inputs + forecast.outputs
         assert forecast.peak >= least, f"the peak of {forecast} is less than its parts"
         self.assert_outputs(network(sample.inputs), sample.outputs)
@@ -183,9 +179,18 @@ class MemoryChecks(DeviceChecks):
             port.type.tensor_type.shape.dim[0].dim_value *= _LONGER
         self.require_support(core, model)  # as for a Reshape to a shape that is part of the model
         longer = self.compile(core, model).memory_forecast()
+        self._check_ports(longer, sample, _LONGER)
         for name in ("inputs", "outputs", "peak"):
             less, more = getattr(forecast, name), getattr(longer, name)
             assert more >= less, f"for a first dimension {_LONGER} times as long, {name} falls from {less} to {more}"
+
+    def _check_ports(self, forecast: MemoryForecast, sample: Sample, times: int = 1) -> None:
+        for what, found, values in (
+            ("inputs", forecast.inputs, sample.inputs),
+            ("outputs", forecast.outputs, sample.outputs),
+        ):
+            least = times * sum(value.nbytes for value in values.values())
+            assert found >= least, f"the {what} take {least} bytes, and the forecast has {found}"
 
     def _check_growth(self, step: Callable[[], None], full: int, what: str) -> None:
         """Fail if the second half of the steps makes the process grow, in Python's memory, resident, files, threads."""

@@ -6,6 +6,7 @@ Each is TEMPLATE but for that fault; `test_lifecycle_mutants.py` names the check
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import re
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,6 +34,7 @@ from engine.plugin_api import (
     EngineError,
     ExecutableNetwork,
     Executor,
+    MemoryForecast,
     Model,
     Property,
     SyncInferRequest,
@@ -660,3 +663,31 @@ class CountsTimesTwice(TemplateInferRequest):
 class RecordsNoTimes(TemplateInferRequest):
     def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int) -> None:
         super().record_node(name, op_type, status, start_ns, start_ns)
+
+
+@network_fault
+class ForecastsTheSameForAnyShape(Network):
+    def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+        return MemoryForecast.of(weights=0, arena=0, inputs=64, outputs=64)
+
+
+@network_fault
+class ForecastsLessForMore(Network):
+    def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+        elements = sum(math.prod(shape) for shape in shapes)
+        return MemoryForecast.of(weights=0, arena=max(0, (1 << 30) - 100 * elements), inputs=1 << 20, outputs=1 << 20)
+
+
+@network_fault
+class ForecastsWhatItInferredLast(Network):
+    forecasts = 0
+
+    def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+        self.forecasts += 1
+        return MemoryForecast.of(weights=0, arena=self.forecasts, inputs=1 << 20, outputs=1 << 20)
+
+
+@network_fault
+class ForecastsNegativeWeights(Network):
+    def forecast_memory(self, shapes: Sequence[tuple[int, ...]]) -> MemoryForecast:
+        return MemoryForecast.of(weights=-1, arena=0)
