@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 
 from engine.blob.bound import WeightsFile
 from engine.blob.container import read_prologue
@@ -17,6 +17,8 @@ from engine.blob.transform import SectionTransform
 from engine.errors import BlobIncompatibleError
 from engine.startup import dataclass
 
+PACKAGE = "variants"
+"""The requirement that tells a package."""
 _EXPORT_AGAIN = "compile the model again and export it"
 
 
@@ -35,7 +37,8 @@ class BlobCheck:
 
     `manifest` is None only if the blob has another format version. `signature` is what the blob states, and
     `is_trusted` whether a trusted key has made it, which only `Core.check_blob` verifies. `parts` are the blobs in the
-    blob, of a device that runs on others, with those in them; only `Core.check_blob` looks for them.
+    blob, of a device that runs on others, with those in them; only `Core.check_blob` looks for them. Of a package,
+    `variant` is the one that would be imported, and `variants` has the reasons against each, by name.
     """
 
     reasons: tuple[str, ...]
@@ -45,6 +48,8 @@ class BlobCheck:
     parts: tuple[BlobPart, ...] = ()
     advice: tuple[str, ...] = ()
     """What would be faster if the model was compiled again on this host: one sentence each."""
+    variant: str = ""
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def answer(self) -> BlobAnswer:
@@ -100,6 +105,11 @@ def check_blob(
         available=available,
     )
     return replace(check, signature=prologue.signature)
+
+
+def is_package(manifest: BlobManifest) -> bool:
+    """Whether a blob has variants of a network for several machines; see `engine.blob.package`."""
+    return PACKAGE in manifest.requirements
 
 
 def read_manifests(source: BlobInput, transform: SectionTransform | None, weights: WeightsFile | None) -> BlobCheck:

@@ -135,12 +135,12 @@ class BlobReader:
                     raise BlobTransformError(f"{self._where}: {why}")
             self._is_authentic = True
 
-    def nested(self, name: str) -> BlobReader:
+    def nested(self, name: str, *, weights: WeightsFile | None = None) -> BlobReader:
         """The blob in section `name`, read in place; decisions on this one also apply to it.
 
-        Raises the errors of `section` and of `BlobReader`.
+        `weights` has its sections that are elsewhere. Raises the errors of `section` and of `BlobReader`.
         """
-        reader = BlobReader(self.section(name))
+        reader = BlobReader(self.section(name), weights=weights)
         reader._is_covered = reader._is_admitted = self._is_admitted
         reader._is_trusted = self._is_trusted
         return reader

@@ -47,6 +47,11 @@ class BlobWriter:
         self._sections: dict[str, list[memoryview]] = {}
         self._transform: SectionTransform | None = None
 
+    @property
+    def manifest(self) -> BlobManifest:
+        """The manifest as it was given, without sections."""
+        return self._manifest
+
     def add_section(self, name: str, data: Buffer | Iterable[Buffer]) -> None:
         """Add a section that consists of the bytes of `data`, or of its buffers one after the other.
 

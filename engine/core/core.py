@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -20,8 +21,8 @@ from engine.blob import (
     check_blob,
     transform_of,
 )
-from engine.blob.check import read_manifests
-from engine.core.compatibility import check_for_plugin, check_sections, why_malformed, why_not_read
+from engine.blob.check import is_package, read_manifests
+from engine.core.compatibility import check_for_plugin, check_sections, why_malformed, why_not_read, why_unreadable
 from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
 from engine.core.plugin_core import PluginCore
@@ -30,6 +31,7 @@ from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_conf
 from engine.core.trust import may_be_mapped, may_be_used_in_place, verify_blob, with_signature
 from engine.core.weights import open_weights
 from engine.errors import (
+    BlobCorruptError,
     BlobError,
     DeviceNotFoundError,
     EngineError,
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from engine.core.cache import CacheContents
     from engine.core.compilation import Origins
     from engine.core.live_networks import LiveNetworks
+    from engine.core.variant_choice import VariantChoice
     from engine.extensions import ExtensionSource  # which loads the operators
     from engine.hosting.overrides import Initializers
     from engine.ir import Model
@@ -77,6 +80,7 @@ if TYPE_CHECKING:
 
 
 _DEFAULT_DEVICE: Final = "AUTO"
+_log: Final = logging.getLogger("engine.core")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +209,8 @@ class Core:
         self, device: str | RemoteContext | None, config: Mapping[str, object] | None, target: str
     ) -> Mapping[str, object]:
         """The configuration with TARGET. Raises `TargetError` if the device compiles for this machine only."""
+        if not target:
+            raise TargetError("the target is empty; omit it to compile for this machine")
         _, name = self._target(self.default_device if device is None else device)
         plugin = self._resolve(name)[1]
         if TARGET not in plugin.declared:
@@ -302,6 +308,7 @@ class Core:
         transform: SectionTransform | str | os.PathLike[str] | None = None,
         weights: str | os.PathLike[str] | None = None,
         release: BlobRelease | str | None = None,
+        variant: str | None = None,
     ) -> ExecutableNetwork:
         """Import a compiled network from a path, bytes or a binary stream, which is read to the blob's end.
 
@@ -309,6 +316,9 @@ class Core:
         `transform` is the key (or its file), or the transform, with which the blob was exported, and `weights` the file
         of weights; a blob that was exported without refuses them. With `release`, such as "resnet50:7", the blob must
         be signed by a key of TRUSTED_KEYS, and state this name, and this version or a later one.
+
+        Of a package, the variant is imported that requires the most of what this machine has, or the one that is named
+        `variant`. If it is damaged, that is an error: no other one is taken in its place.
 
         `device`, or a context of one, defaults to the device that the blob was compiled for. The configuration is the
         exported one, overridden by `config`. A file is read into memory, or mapped with ENABLE_MMAP.
@@ -338,9 +348,41 @@ class Core:
                 raise BlobError(f"{reader.where} was replaced while it was imported; import it again")
         check_sections(reader.manifest, cipher, file)
         verify_blob(reader, self._defaults, required)
-        network = self._import(plugin, reader, stated, context)
+        if is_package(reader.manifest):
+            network = self._import_variant(plugin, reader, device, config, context, variant or "")
+        elif variant is not None:
+            raise BlobError(f"{reader.where} is not a package, and has no variant {variant!r}; omit it")
+        else:
+            network = self._import(plugin, reader, stated, context)
         network.compile_seconds = time.perf_counter() - start
         report(network, "imported")
+        return network
+
+    def _import_variant(
+        self,
+        plugin: Plugin,
+        package: BlobReader,
+        device: str,
+        config: Mapping[str, object] | None,
+        context: RemoteContext | None,
+        name: str,
+    ) -> ExecutableNetwork:
+        """The network of a variant, which has a configuration of its own."""
+        from engine.blob.package import open_variant
+        from engine.core.variant_choice import choose_variant, require_variant
+
+        stated_id = self._settled(device, config)[1].get(DEVICE_ID.name, "")
+        device_id = _device_id(plugin, package.manifest, stated_id)
+        choice = choose_variant(plugin, package.manifest, device_id, self._extensions.names, name)
+        chosen = require_variant(choice, package.where, name)
+        try:
+            reader = open_variant(package, chosen)
+            _, stated = self._settled(device, config, reader.manifest.config)
+            network = self._import(plugin, reader, stated, context)
+        except BlobCorruptError as e:
+            others = f"; variant={choice.others[0]!r} imports another one" if choice.others else ""
+            raise BlobCorruptError(f"variant {chosen!r}: {e}{others}") from e
+        _log.info("%s: variant %r of %d", package.where, chosen, len(choice.reasons))
         return network
 
     def create_context(self, device: str, properties: Mapping[str, object] | None = None) -> RemoteContext:
@@ -397,6 +439,8 @@ class Core:
         answer. Sections are read only from an encrypted blob, where the content alone shows whether they are blobs, and
         from a stream that cannot seek.
 
+        Of a package, `variant` is the one that would be imported, and `variants` has the reasons against each.
+
         `device` defaults to the one that the blob was compiled for; `transform`, `weights` and `release` mean the same
         as for `import_model`. The position of a seekable stream is restored. The answer also says whether a trusted key
         has signed the blob. Raises `BlobFormatError` if the data is damaged or not a blob, `BlobError` if it cannot be
@@ -408,12 +452,32 @@ class Core:
         manifest = check.manifest
         if manifest is None:
             return check
-        reasons = [*self._misfits(manifest, target), *why_not_read(manifest, cipher, file)]
-        for part in check.parts:
+        package = self._choice(manifest, target) if is_package(manifest) else None
+        misfits = self._misfits(manifest, target) if package is None else package[1]
+        reasons = [*misfits, *why_not_read(manifest, cipher, file)]
+        if package is not None and (choice := package[0]) is not None:
+            check = replace(check, variant=choice.chosen, variants=choice.reasons)
+            reasons += [f"variant {choice.chosen!r}: {why}" for why in why_unreadable(check.parts, choice.chosen)]
+        for part in check.parts if package is None else ():
             why = [part.reason] if part.manifest is None else self._misfits(part.manifest, None)
             reasons += [f"{part.name}: {each}" for each in why]
         required = _parsed_release(release)
         return with_signature(replace(check, reasons=tuple(reasons)), "the blob", self._defaults, required)
+
+    def _choice(
+        self, manifest: BlobManifest, target: DeviceName | None
+    ) -> tuple[VariantChoice | None, tuple[str, ...]]:
+        """The variant of a package that would be imported, and why none would be."""
+        from engine.core.variant_choice import choose_variant
+
+        try:
+            target = self._parse(manifest.device) if target is None else target
+            plugin = self._plugin(target)
+            device_id = _device_id(plugin, manifest, target.device_id)
+            choice = choose_variant(plugin, manifest, device_id, self._extensions.names)
+        except PluginError as e:
+            return None, (str(e),)
+        return choice, (*choice.why_none(), *why_malformed(manifest))
 
     def _misfits(self, manifest: BlobManifest, target: DeviceName | None) -> tuple[str, ...]:
         """Why a blob with this manifest, or a part of one, does not fit its device here, or `target`."""

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from engine.blob import SigningKey
     from engine.core import Core
     from engine.core.build import Build, Built, Check, CompiledBuild
+    from engine.core.variants import WrittenPackage
+    from engine.ir import Model
+    from engine.limits import Progress
     from engine.passes import CompressedModel
 
 SUMMARY = "compile a model for devices and write blobs"
@@ -56,6 +59,7 @@ engine compile model.onnx -d CPU --sign release.key --release net:7  # hosts can
 engine compile model.onnx -d CPU --encrypt secret.key     # encrypted; its imports need the key
 engine compile model.onnx -d TEMPLATE --weights-from model.onnx  # without weights; its imports need the model
 engine compile model.onnx -d CPU -c NUM_STREAMS=2 -o two.blob --weights-from model.blob  # shares its weights
+engine compile model.onnx -d CPU --targets generic,source -o both.blob  # one file for several machines
 engine compile model.onnx -d CPU --target source          # for other machines; `engine devices CPU` lists the targets
 """
 
@@ -134,6 +138,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compile for another machine than this one: a CPU, such as x86-64:avx2 or "
         "x86-64:avx512,cores=8,l2=2MiB; or source, for all, so that an import lowers the network",
     )
+    parser.add_argument(
+        "--targets",
+        metavar="TARGET,TARGET...",
+        help="compile for each of several targets, and write one file, of which an import takes the best variant for "
+        "its machine; weights that are equal are stored once. --check imports those that this machine runs",
+    )
     add_extension(parser)
     add_weights(parser, None)
     parser.add_argument(
@@ -206,6 +216,10 @@ def run(args: argparse.Namespace) -> int:
     if args.last_position:
         LastPosition().run_on_model(model)
     report = None if args.weights is None else compressed(model, args)
+    if args.targets is not None:
+        with progress_bar(DELAY_SECONDS) as bar:
+            package = _write_package(core, model if report is None else report.model, builds[0], args, bar)
+        return _print_package(package, builds[0], key, report, args)
     with progress_bar(DELAY_SECONDS) as bar:
         compiled = compile_builds(core, model if report is None else report.model, builds, bar)
     built = export_builds(core, compiled, Packaging(key, cipher, weights, release), check=_check(compiled, args))
@@ -222,8 +236,10 @@ def _builds(core: Core, args: argparse.Namespace) -> list[Build]:
     from engine.cli.networks import parse_config, require_device, require_folder
     from engine.core.build import Build
 
+    if args.targets is not None:
+        _check_targets(args)
     if not args.variants:
-        args.device = None if args.target is None else _device_with_targets(core)
+        args.device = None if args.target is None and args.targets is None else _device_with_targets(core)
         args.variants = [_Variant(require_device(core, args))]
     variants: Sequence[_Variant] = args.variants
     paths = _paths(args)
@@ -247,6 +263,94 @@ def _device_with_targets(core: Core) -> str:
     if len(found) == 1:
         return found[0]
     raise UsageError(f"--target without a device: use -d DEVICE; those that compile for others: {', '.join(found)}")
+
+
+def _check_targets(args: argparse.Namespace) -> None:
+    """Refuse what a package of variants cannot have, before anything is compiled."""
+    if args.target is not None:
+        raise UsageError("--target and --targets: give one of them")
+    if len(args.variants) > 1:
+        raise UsageError("--targets: a package has networks for one device; give one -d")
+    if args.weights_from is not None:
+        raise UsageError("--targets: a package has its own weights; omit --weights-from")
+    if args.input and not args.check:
+        raise UsageError("-i gives the inputs of --check, which is off")
+
+
+def _targets(text: str) -> list[str]:
+    """The targets of a list, in which commas also separate cores and caches of a target."""
+    found: list[str] = []
+    for piece in text.split(","):
+        if "=" in piece and found:
+            found[-1] += f",{piece}"
+        else:
+            found.append(piece)
+    return found
+
+
+def _write_package(
+    core: Core, model: Model, build: Build, args: argparse.Namespace, progress: Progress | None
+) -> WrittenPackage:
+    """Compile the variants, and write them to one file."""
+    from engine.cli.networks import network_inputs
+    from engine.core.build import Check
+    from engine.core.variants import compile_variants, write_package
+
+    variants = compile_variants(core, model, _targets(args.targets), build.device, build.config, progress=progress)
+    check = None
+    if args.check:
+        check = Check(network_inputs(variants[0].network, args), args.rtol, args.atol)
+    return write_package(
+        core, variants, build.path, sign=args.sign, transform=args.encrypt, release=args.release, check=check
+    )
+
+
+def _print_package(
+    package: WrittenPackage,
+    build: Build,
+    key: SigningKey | None,
+    report: CompressedModel | None,
+    args: argparse.Namespace,
+) -> int:
+    """Print the variants, their sizes and how they compare; the exit code."""
+    from engine.cli.output import comparison_as_json
+
+    if args.json:
+        facts: dict[str, Any] = {
+            "file": str(build.path),
+            "bytes": package.byte_size,
+            "device": build.device.partition(":")[0].partition(".")[0],
+            "variants": [
+                {
+                    "name": each.name,
+                    "compile_seconds": each.seconds,
+                    "own_bytes": package.sizes[each.name].own,
+                    "shared_bytes": package.sizes[each.name].shared,
+                    "comparison": [comparison_as_json(c) for c in package.comparisons.get(each.name, ())],
+                }
+                for each in package.variants
+            ],
+            "close": package.is_close,
+        }
+        facts |= {"signed_by": key.key_id} if key is not None else {}
+        print_json(facts | ({} if report is None else {"weights": as_json(report)}))
+        return 0 if package.is_close else 1
+    if report is not None:
+        say(str(report), lines=True)
+    wrote = "wrote" if package.is_close else "not written:"
+    signed = f", signed by key {key.key_id}" if key is not None else ""
+    size = byte_count(package.byte_size)
+    say(f"{wrote} {build.path}: {size}, {len(package.variants)} variants for {build.device}{signed}")
+    for each in package.variants:
+        bytes_of = package.sizes[each.name]
+        say(
+            f"  {each.name}: {byte_count(bytes_of.own)}, and {byte_count(bytes_of.shared)} that others also have, "
+            f"compiled in {each.seconds:.2f} s"
+        )
+    if package.comparisons:
+        say("\nimported and compared with the first of them:")
+        print_comparisons([(name, c) for name, found in package.comparisons.items() for c in found])
+    return 0 if package.is_close else 1
 
 
 def _read_files(args: argparse.Namespace) -> Iterator[tuple[str, str]]:

@@ -168,6 +168,9 @@ def _inspect_blob(args: argparse.Namespace) -> int:
         described |= _describe_manifest(check.manifest)
         described["parts"] = [_describe_part(part) for part in check.parts]
         described["signature"] = _describe_signature(check)
+        if check.variants:
+            described["variant"] = check.variant
+            described["variants"] = _describe_variants(check)
         if args.verify:
             weights = None if args.weights_from is None else open_weights(args.weights_from)
             with BlobReader(args.model, transform=transform_of(args.decrypt), weights=weights) as reader:
@@ -224,6 +227,30 @@ def _describe_part(part: BlobPart) -> dict[str, Any]:
     }
 
 
+def _describe_variants(check: BlobCheck) -> list[dict[str, Any]]:
+    """The variants of a package: what each requires, whether it can be imported, and the bytes of its sections."""
+    from engine.blob.package import section_of_variant, sections_of_variant, variants_of
+    from engine.core.variants import variant_sizes
+
+    assert check.manifest is not None
+    parts = {part.name: part.manifest for part in check.parts if part.manifest is not None}
+    named = {name: parts[section_of_variant(name)] for name in check.variants if section_of_variant(name) in parts}
+    sizes = variant_sizes(check.manifest, named)
+    found = []
+    for each in variants_of(check.manifest):
+        described: dict[str, Any] = {
+            "name": each.name,
+            "requirements": dict(each.requirements),
+            "reasons": list(check.variants[each.name]),
+        }
+        if each.name in sizes:
+            size = sizes[each.name]
+            described |= {"own_bytes": size.own, "shared_bytes": size.shared}
+            described["sections"] = list(sections_of_variant(each.name, named[each.name]))
+        found.append(described)
+    return found
+
+
 def _describe_signature(check: BlobCheck) -> dict[str, Any] | None:
     signature = check.signature
     if signature is None:
@@ -242,17 +269,30 @@ def _verify(reader: BlobReader, described: dict[str, Any]) -> None:
         try:
             reader.verify_section(section["name"])
         except BlobCorruptError as e:
-            section["sound"] = described["loads_here"] = False
-            described["reasons"].append(str(e))
+            section["sound"] = False
+            if section["name"] in _imported_sections(reader, described):
+                described["loads_here"] = False
+                described["reasons"].append(str(e))
         else:
             section["sound"] = True
+    for variant in described.get("variants", ()):
+        damaged = {section["name"] for section in described["sections"] if not section["sound"]}
+        variant["sound"] = damaged.isdisjoint(variant.get("sections", damaged))
     if described["loads_here"]:
         try:
-            for name in reader.section_names:
+            for name in _imported_sections(reader, described):
                 reader.section(name)
         except BlobError as e:  # the other sections fail for the same reason
             described["loads_here"] = False
             described["reasons"].append(str(e))
+
+
+def _imported_sections(reader: BlobReader, described: dict[str, Any]) -> Sequence[str]:
+    """The sections that an import uses: all, or of a package those of the chosen variant, as far as they are known."""
+    for variant in described.get("variants", ()):
+        if variant["name"] == described["variant"] and "sections" in variant:
+            return list(variant["sections"])
+    return reader.section_names
 
 
 def _print_blob(described: dict[str, Any]) -> None:
@@ -263,7 +303,9 @@ def _print_blob(described: dict[str, Any]) -> None:
             say(f"config {key}={setting(tuple(value) if isinstance(value, list) else value)}")
         for key, value in described["requirements"].items():
             say(f"requires {key}: {value if isinstance(value, str) else ', '.join(value)}")
-        for part in described["parts"]:
+        for variant in described.get("variants", ()):
+            say(_variant_line(variant, described["variant"]))
+        for part in described["parts"] if "variants" not in described else ():
             say(f"part {part['name']}: for {part['device'] or 'an unknown device'}")
             for key, value in part["requirements"].items():
                 say(f"part {part['name']} requires {key}: {value if isinstance(value, str) else ', '.join(value)}")
@@ -292,6 +334,19 @@ def _print_blob(described: dict[str, Any]) -> None:
     say(f"\nloads here: {'yes' if described['loads_here'] else 'NO'}")
     for reason in described["reasons"]:
         say(f"  {reason}")
+
+
+def _variant_line(variant: dict[str, Any], chosen: str) -> str:
+    """One line for a variant of a package."""
+    state = "imported here" if variant["name"] == chosen else "can be imported here"
+    if variant["reasons"]:
+        state = f"not here: {'; '.join(variant['reasons'])}"
+    if not variant.get("sound", True):
+        state = f"DAMAGED; {state}"
+    size = ""
+    if "own_bytes" in variant:
+        size = f" ({byte_count(variant['own_bytes'])}, and {byte_count(variant['shared_bytes'])} that others also have)"
+    return f"variant {variant['name']}{size}: {state}"
 
 
 # -- both ---------------------------------------------------------------------------------------------------
