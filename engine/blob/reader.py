@@ -15,7 +15,7 @@ from engine.blob.container import read_prologue
 from engine.blob.keys import TrustedKey
 from engine.blob.manifest import BlobManifest, BlobSection
 from engine.blob.signature import BlobSignature
-from engine.blob.source import BlobInput, aligned_copy, allocate_aligned, open_source
+from engine.blob.source import BlobInput, FileRegion, StreamSource, aligned_copy, allocate_aligned, open_source
 from engine.blob.transform import SectionTransform, Transformed, restored, why_not_authentic, why_not_restored
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError, BlobIncompatibleError, BlobTransformError
 from engine.files.digest import sha256
@@ -27,9 +27,10 @@ class BlobReader:
     """A blob, opened from a path, from bytes, or from a binary stream.
 
     A path is read into memory, or mapped with `mmap=True`: then pages are loaded on use, and if another process
-    truncates the file while it is mapped, this process is killed. A buffer is used in place. A stream is
-    read from its position to the blob's last byte, and no further; in a file or a buffer, no data may follow
-    the blob.
+    truncates the file while it is mapped, this process is killed. With `on_demand=True`, each section of a file is read
+    when it is first used, and the file stays open until then, so that a package takes memory for one of its variants
+    only. A buffer is used in place. A stream is read from its position to the blob's last byte, and no further; in a
+    file or a buffer, no data may follow the blob.
 
     Sections start at addresses that are multiples of 64 if read from a path (mapped or not) or a
     stream; in a buffer, they do if the buffer's own address is such a multiple. That includes a nested blob:
@@ -53,6 +54,7 @@ class BlobReader:
         source: BlobInput,
         *,
         mmap: bool = False,
+        on_demand: bool = False,
         transform: SectionTransform | None = None,
         weights: WeightsFile | None = None,
     ) -> None:
@@ -63,7 +65,10 @@ class BlobReader:
             self._signature = prologue.signature
             self._is_admitted = self._is_authentic = self._is_covered = self._is_trusted = False
             self._check_zero(opened.read(prologue.padding), "after the manifest")
-            data = opened.read(prologue.data_size)
+            if on_demand and isinstance(opened, StreamSource):
+                data = opened.region(prologue.data_size)
+            else:
+                data = opened.read(prologue.data_size)
         self._transform, self._weights = transform, weights
         self._authentication = Lock()
         self._transformed = Transformed.of(prologue.manifest)
@@ -71,7 +76,7 @@ class BlobReader:
         self._entries = {section.name: _Entry(section) for section in prologue.manifest.sections}
         if bound is not None:
             self._entries |= {section.name: _Entry(section) for section in bound.sections}
-        self._data: memoryview | None = data
+        self._data: memoryview | FileRegion | None = data
         end = 0
         for section in prologue.manifest.sections:
             self._check_zero(data[end : section.offset], f"before section {reprlib.repr(section.name)}")
@@ -233,7 +238,7 @@ class BlobReader:
                 f"{self._where}: the padding {place} is not zero; the blob was damaged: export it again"
             )
 
-    def _content(self, section: BlobSection | BoundSection, data: memoryview) -> memoryview:
+    def _content(self, section: BlobSection | BoundSection, data: memoryview | FileRegion) -> memoryview:
         if isinstance(section, BoundSection):
             return self._bound(section)
         view = data[section.offset : section.offset + section.size]

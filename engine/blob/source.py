@@ -10,6 +10,7 @@ from io import FileIO
 from mmap import ACCESS_READ
 from mmap import mmap as MemoryMap  # noqa: N812
 from typing import Any, BinaryIO, Protocol, TypeAlias, cast
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,6 +144,12 @@ class StreamSource:
             filled += self._read_into(buffer[filled : min(filled + _CHUNK, capacity)])
         return buffer.toreadonly()
 
+    def region(self, count: int) -> FileRegion | memoryview:
+        """The next `count` bytes, which are read when they are used if this is a file."""
+        if not isinstance(self._stream, FileIO):
+            return self.read(count)
+        return FileRegion(self._stream, count, self.where)
+
     def skip(self, count: int) -> None:
         """Pass over the next bytes, without reading them if the stream can seek and its size is known."""
         if self.size is None:
@@ -201,6 +208,36 @@ class StreamSource:
             raise BlobFormatError(f"{self.where}: truncated; the data ends at byte {self._position}")
         self._position += len(chunk)
         return bytes(chunk)
+
+
+class FileRegion:
+    """A part of an open file. A slice of it is read when it is taken, into new memory; the file stays open until then.
+
+    Thread-safe. Slicing raises `BlobFormatError` if the file has become shorter, `BlobError` if it cannot be read.
+    """
+
+    __slots__ = ("__weakref__", "_descriptor", "_size", "_start", "_where")
+
+    def __init__(self, file: FileIO, size: int, where: str) -> None:
+        self._descriptor = os.dup(file.fileno())
+        finalize(self, os.close, self._descriptor)
+        self._start, self._size, self._where = file.tell(), size, where
+
+    def __getitem__(self, part: slice) -> memoryview:
+        start, stop, _ = part.indices(self._size)
+        memory = allocate_aligned(max(0, stop - start), self._where)
+        filled = 0
+        while filled < len(memory):
+            try:
+                count = os.preadv(self._descriptor, [memory[filled:]], self._start + start + filled)
+            except OSError as e:
+                raise BlobError(f"{self._where}: reading failed at byte {self._start + start + filled}: {e}") from e
+            if not count:
+                raise BlobFormatError(
+                    f"{self._where}: truncated while it was read, at byte {self._start + start + filled}"
+                )
+            filled += count
+        return memory.toreadonly()
 
 
 def allocate_aligned(size: int, where: str) -> memoryview:

@@ -343,7 +343,13 @@ class Core:
         _require_owner(context, plugin)
         if reader is None:
             is_mapped = plugin.config.merged(stated)[ENABLE_MMAP] and may_be_mapped(blob, self._defaults)
-            reader = BlobReader(blob, mmap=is_mapped, transform=cipher, weights=file)  # type: ignore[arg-type]
+            reader = BlobReader(
+                blob,  # type: ignore[arg-type]
+                mmap=is_mapped,
+                on_demand=is_package(manifest),
+                transform=cipher,
+                weights=file,
+            )
             if reader.manifest != manifest:  # whose configuration nothing has verified
                 raise BlobError(f"{reader.where} was replaced while it was imported; import it again")
         check_sections(reader.manifest, cipher, file)

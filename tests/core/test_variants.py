@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -207,6 +208,36 @@ def test_a_mapped_package(three: bytes, tmp_path: Path) -> None:
     path.write_bytes(three)
     network = Core().import_model(path, config={"ENABLE_MMAP": True})
     assert np.abs(network(INDICES)["y"] - EXPECTED).max() < TOLERANCE
+
+
+def test_only_the_variant_that_is_imported_takes_memory(
+    three: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "package.blob"
+    path.write_bytes(three)
+    read: list[int] = []
+
+    def counted(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        read.append(len(buffers[0]))
+        return preadv(descriptor, buffers, offset)
+
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", counted)
+    network = Core().import_model(path)
+    sizes = {section.name: section.size for section in BlobReader(three).manifest.sections}
+    others = sizes["variant/generic"] + sizes["variant/source"] + 2 * WEIGHTS.nbytes  # packed, and as in the model
+    assert TABLE.nbytes + WEIGHTS.nbytes < sum(read) < len(three) - others
+    path.unlink()
+    assert np.abs(network(INDICES)["y"] - EXPECTED).max() < TOLERANCE
+
+
+def test_a_package_that_is_truncated_while_it_is_imported(three: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "package.blob"
+    path.write_bytes(three)
+    reader = BlobReader(path, on_demand=True)
+    path.write_bytes(three[: len(three) // 2])
+    with pytest.raises(BlobFormatError, match="truncated while it was read, at byte"):
+        reader.verify()
 
 
 @pytest.mark.parametrize("targets", [(), ("",), ("avx2", "avx2"), ("avx2", "avx9000")])
