@@ -134,6 +134,22 @@ def test_inferences_of_other_threads_go_on(compiled: Compiled) -> None:
     assert_works(network)
 
 
+def test_a_process_that_is_killed_while_inputs_are_written_costs_no_wrong_result(core: Core) -> None:
+    network = core.compile_model(doubling(shape=(300, 1000)), "ISOLATED:FAULTY", {"MAX_CRASHES": 1000})
+    x = values(shape=(300, 1000))
+    for seconds in (0.0001, 0.001, 0.003):
+        request = network.create_infer_request()
+        request.infer({"x": x})
+        timer = threading.Timer(seconds, os.kill, (statistics(network)["pid"], signal.SIGKILL))
+        timer.start()
+        for _ in range(20):
+            try:
+                assert np.array_equal(request.infer({"x": x})["y"], x * 2)
+            except DeviceError as e:
+                assert "SIGKILL during an inference" in str(e)  # noqa: PT017  (it may also be between two)
+        timer.join()
+
+
 def test_a_process_that_is_killed_between_inferences_is_replaced_unnoticed(compiled: Compiled) -> None:
     network = compiled()
     assert_works(network)
@@ -177,6 +193,21 @@ def test_a_compilation_that_ends_its_process_is_an_error(core: Core, name: str, 
     with pytest.raises(DeviceError, match=said):
         core.compile_model(doubling(name), "ISOLATED:FAULTY", {"CALL_TIMEOUT": 4 if name == "hang" else 0})
     assert_works(core.compile_model(doubling(), "ISOLATED:FAULTY"))
+
+
+def test_a_compilation_can_be_cancelled(core: Core) -> None:
+    cancel = threading.Event()
+    timer = threading.Timer(0.3, cancel.set)
+    timer.start()
+    with pytest.raises(Cancelled):
+        core.compile_model(doubling("hang"), "ISOLATED:FAULTY", cancel=cancel)
+    timer.join()
+
+
+def test_the_progress_of_a_compilation_is_told(core: Core) -> None:
+    told: list[str] = []
+    core.compile_model(doubling(), "ISOLATED:CPU", progress=lambda what, share: told.append(what))
+    assert len(told) > 3
 
 
 def test_a_leak_is_bounded(compiled: Compiled) -> None:

@@ -148,6 +148,7 @@ class Channel:
         assert segment is not None
         self._blocks = []  # those in use are dropped with their arrays
         self.connection.send(LAYOUT + encoded({**layout.to_json(), "segment": segment.size}), fds)
+        segment.close_fd()
         self._layout = layout
         self._inputs = [place.view(segment) for place in layout.inputs]
         self._results = [
@@ -169,6 +170,7 @@ class Channel:
         packing.write(self._segment.bytes)
         message = {"run": self.run, "values": described, "segment": self._segment.size}
         self.connection.send(VALUES + encoded(message), fds)
+        self._segment.close_fd()
 
     def _next_block(self, size: int) -> Block:
         kept = self._blocks
@@ -180,6 +182,7 @@ class Channel:
             self._block_number += 1
             block = Block(self._block_number, size)
             self.connection.send(BLOCK_FORM.pack(BLOCK, block.number, size), [block.segment.fd])
+            block.segment.close_fd()
             return block
         block.segment.forget_writes()
         return block

@@ -57,6 +57,7 @@ class DeviceProcess(Participant):
         self.device = device
         self._plugins = dict(plugins)
         self._lock = ForkSafeLock()
+        self._signalling = ForkSafeLock()  # not the lock of calls, which may take minutes
         self._calls, calls = Connection.pair()
         self._signals, signals = Connection.pair()
         self._channels = 0
@@ -149,7 +150,7 @@ class DeviceProcess(Participant):
         """A new connection for inferences of the network. Raises `ProcessEnded`."""
         connection, theirs = Connection.pair()
         try:
-            with self._lock:
+            with self._signalling:
                 self._channels += 1
                 number = self._channels
                 self._signals.send(encoded({"open": number}), [theirs.fileno()])
@@ -161,7 +162,7 @@ class DeviceProcess(Participant):
 
     def signal(self, message: Mapping[str, Any]) -> None:
         """Tell the process something that it does not answer. Has no effect if it has ended."""
-        with self._lock, suppress(OSError):
+        with self._signalling, suppress(OSError):
             self._signals.send(encoded(message))
 
     def wait_readable(self, fd: int, timeout: float | None, wake_fd: int = -1) -> bool:
