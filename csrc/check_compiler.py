@@ -22,6 +22,7 @@ from native_build import (
     compiler,
     core_units,
     kernel_units,
+    runtime_units,
     test_units,
 )
 
@@ -43,7 +44,9 @@ def _units() -> list[Unit]:
     last = {unit.source: unit for unit in kernel_units(UNOPTIMISED)}
     include = [sysconfig.get_path("include"), pybind11.get_include()]
     shared, programs = test_units(UNOPTIMISED)
-    others = [*core_units(UNOPTIMISED), *binding_units(UNOPTIMISED, include), *shared, *programs]
+    others = [
+        *core_units(UNOPTIMISED), *runtime_units(UNOPTIMISED), *binding_units(UNOPTIMISED, include), *shared, *programs,
+    ]  # fmt: skip
     return [*last.values(), *(unit if _has_assembly(unit) else _checked_only(unit) for unit in others)]
 
 

@@ -7,9 +7,10 @@ commas.
 ENGINE_KERNELS builds a core that only runs plans: it names the rows of families.def that they need, as "conv/avx2",
 separated by commas. ENGINE_ISAS does not count then, and the graph algorithms are left out. Needs `ar`, of binutils.
 
-Used by `setup.py` for the extension module and by `csrc/sanitize.py` for the C++ tests; needs only a compiler with the
-command line of GCC or Clang. The environment may set CXX, CXXFLAGS, ENGINE_BUILD_JOBS, ENGINE_BUILD_OBJECTS,
-ENGINE_WERROR=1 and ENGINE_EMULATE_AMX=1, which makes a core that runs the kernels for AMX on any CPU with AVX2, slowly.
+Used by `setup.py` for the extension module, by `tools/c_runtime` for libengine_runtime, and by `csrc/sanitize.py` for
+the C++ tests; needs only a compiler with the command line of GCC or Clang. The environment may set CXX, CXXFLAGS,
+ENGINE_BUILD_JOBS, ENGINE_BUILD_OBJECTS, ENGINE_WERROR=1 and ENGINE_EMULATE_AMX=1, which makes a core that runs the
+kernels for AMX on any CPU with AVX2, slowly.
 
 A build for another platform also sets _PYTHON_HOST_PLATFORM, as CPython's own build does, e.g. to linux-aarch64.
 ENGINE_KERNEL_CXX may name a separate compiler for the kernels, which use no library of C++.
@@ -128,6 +129,48 @@ def build_extension(target: Path, include: Sequence[str]) -> None:
         callable_units = _callable_units(RELEASE)
         compile_units([*units, *callable_units], RELEASE)
         link_shared([unit.object for unit in units], target, [unit.object for unit in callable_units])
+
+
+def build_runtime(folder: Path) -> list[Path]:
+    """Compile the C runtime, and write its library, header and pkg-config file below `folder`; return their paths.
+
+    ENGINE_KERNELS also counts here. Raises BuildError.
+    """
+    if platform.system() != "Linux":
+        raise BuildError(f"libengine_runtime is for Linux; this is {platform.system()}: use a Linux container")
+    folder = folder.resolve()  # commands run in the root
+    header = SOURCES / "runtime" / "engine_runtime.h"
+    abi = re.findall(r"^#define ENGINE_RUNTIME_ABI (\d+)$", header.read_text("utf-8"), re.MULTILINE)[0]
+    library = folder / "lib" / f"libengine_runtime.so.{abi}"
+    with named_disk(RELEASE.objects), _locked(RELEASE.objects):
+        units = kernel_units(RELEASE) + core_units(RELEASE, graph=False) + runtime_units(RELEASE)
+        callable_units = _callable_units(RELEASE)
+        compile_units([*units, *callable_units], RELEASE)
+        # The libraries of C++ are linked in, and nothing of them is visible: the user's program may have others.
+        own = ("-static-libstdc++", "-static-libgcc") if _is_gcc(compiler()) else ()
+        options = (*own, "-s", "-Wl,-z,defs", f"-Wl,-soname,{library.name}",
+                   f"-Wl,--version-script={SOURCES / 'runtime' / 'engine_runtime.map'}")  # fmt: skip
+        link_shared([unit.object for unit in units], library, [unit.object for unit in callable_units], options)
+    link = library.with_suffix("")
+    link.unlink(missing_ok=True)
+    link.symlink_to(library.name)
+    installed = folder / "include" / header.name
+    described = folder / "lib" / "pkgconfig" / "engine_runtime.pc"
+    for path in (installed, described):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(header, installed)
+    described.write_text(
+        "prefix=${pcfiledir}/../..\n\n"
+        "Name: engine_runtime\nDescription: Runs networks that engine-sdk has compiled for CPU\n"
+        f"Version: {engine_version()}\nCflags: -I${{prefix}}/include\nLibs: -L${{prefix}}/lib -lengine_runtime\n"
+    )
+    return [library, link, installed, described]
+
+
+def engine_version() -> str:
+    """Return the version of the engine in pyproject.toml."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    return re.findall(r'^version = "([^"]+)"$', text, re.MULTILINE)[0]
 
 
 def build_kernels() -> list[Path]:
@@ -269,11 +312,12 @@ def _units_of(rows: Sequence[tuple[str, str]], variant: Variant) -> list[Unit]:
     ]
 
 
-def core_units(variant: Variant, together: bool | None = None) -> list[Unit]:
+def core_units(variant: Variant, together: bool | None = None, *, graph: bool = True) -> list[Unit]:
     """Return the units that are compiled for the baseline and do not use Python.
 
-    `together`: the files in the folders `units`, each for several sources, since one unit for each source would take
-    twice as long to compile. The default for a release; other variants have one unit for each source.
+    `graph`: with graph algorithms. `together`: the files in the folders `units`, each for several sources, since one
+    unit for each source would take twice as long to compile. The default for a release; other variants have one unit
+    for each source.
     """
     listed = set(re.findall(r"^ENGINE_PREPARE\((\w+)\)$", _families(), re.MULTILINE))
     prepare = sorted((SOURCES / "kernels" / "prepare").glob("*.cpp"))
@@ -281,13 +325,22 @@ def core_units(variant: Variant, together: bool | None = None) -> list[Unit]:
         raise BuildError(f"families.def: csrc/kernels/prepare/<family>.cpp is missing for {sorted(missing)}")
     is_release = variant == RELEASE
     together = is_release if together is None else together
-    folders = ("blob", "executor") if _named_rows() and is_release else ("blob", "executor", "graph")
+    has_graph = graph and not (_named_rows() and is_release)
+    folders = ("blob", "executor", "graph") if has_graph else ("blob", "executor")
     others = [path for folder in folders for path in _sources(SOURCES / folder, together)]
     prepare = _sources(SOURCES / "kernels" / "prepare", together)
     return [
         *(_baseline_unit(path, variant, CORE_FLAGS if is_release else ()) for path in others),
         *(_baseline_unit(path, variant, PREPARE_FLAGS) for path in prepare),
     ]
+
+
+def runtime_units(variant: Variant, together: bool | None = None) -> list[Unit]:
+    """Return the units of the C runtime, which only libengine_runtime has; `together` as for `core_units`."""
+    is_release = variant == RELEASE
+    flags = (f'-DENGINE_VERSION="{engine_version()}"', "-DENGINE_RUNTIME_BUILD", *(CORE_FLAGS if is_release else ()))
+    sources = _sources(SOURCES / "runtime", is_release if together is None else together)
+    return [_baseline_unit(path, variant, flags) for path in sources]
 
 
 def _sources(folder: Path, together: bool) -> list[Path]:
@@ -326,12 +379,11 @@ def test_units(variant: Variant) -> tuple[list[Unit], list[Unit]]:
     return ([_baseline_unit(path, variant) for path in shared], [_baseline_unit(path, variant) for path in programs])
 
 
-def compile_units(units: Sequence[Unit], variant: Variant) -> int:
-    """Compile the units that are out of date, on all cores; return their number. Raises BuildError."""
+def stale_units(units: Sequence[Unit], variant: Variant) -> list[tuple[Unit, tuple[str, ...]]]:
+    """Return the units that are out of date, with the commands that compile them."""
     flags = (*BASE_FLAGS, *variant.flags, f"-I{_from_root(SOURCES)}")
-    strict = ("-Werror",) if os.environ.get("ENGINE_WERROR") == "1" else ()
     environment_flags = tuple(shlex.split(os.environ.get("CXXFLAGS", "")))
-    stale = [
+    return [
         (unit, whole)
         for unit in units
         if _is_stale(
@@ -339,6 +391,12 @@ def compile_units(units: Sequence[Unit], variant: Variant) -> int:
             whole := (*unit.compiler, *flags, *unit.flags, *environment_flags, "-c", _from_root(unit.source)),
         )
     ]
+
+
+def compile_units(units: Sequence[Unit], variant: Variant) -> int:
+    """Compile the units that are out of date, on all cores; return their number. Raises BuildError."""
+    strict = ("-Werror",) if os.environ.get("ENGINE_WERROR") == "1" else ()
+    stale = stale_units(units, variant)
     with TemporaryDirectory(prefix="engine-headers-") as folder, ThreadPoolExecutor(max_workers=jobs()) as pool:
         headers = _precompiled([whole for unit, whole in stale if _is_gcc(unit.compiler)], Path(folder), pool)
         full: list[DiskFull] = []
@@ -375,8 +433,10 @@ def jobs() -> int:
     return int(os.environ.get("ENGINE_BUILD_JOBS", "0")) or len(os.sched_getaffinity(0))
 
 
-def link_shared(objects: Sequence[Path], target: Path, others: Sequence[Path] = ()) -> None:
-    """Link an extension module under a temporary name and rename it: running processes keep the file they mapped.
+def link_shared(
+    objects: Sequence[Path], target: Path, others: Sequence[Path] = (), options: Sequence[str] = ()
+) -> None:
+    """Link a shared library under a temporary name and rename it: running processes keep the file they mapped.
 
     The linker takes those of `others` that `objects` call.
     """
@@ -390,7 +450,7 @@ def link_shared(objects: Sequence[Path], target: Path, others: Sequence[Path] = 
                 raise BuildError("no `ar` is on PATH, which ENGINE_KERNELS needs: install binutils")
             _run(("ar", "qc", str(archive), *map(str, others)))
         archives = (str(archive),) if others else ()
-        _run((*compiler(), "-shared", "-pthread", *strip, *map(str, objects), *archives, "-o", str(written)))
+        _run((*compiler(), "-shared", "-pthread", *strip, *options, *map(str, objects), *archives, "-o", str(written)))
     written.replace(target)
 
 

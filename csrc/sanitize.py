@@ -28,6 +28,7 @@ from native_build import (
     kernel_rows,
     kernel_units,
     link_program,
+    runtime_units,
     test_units,
 )
 
@@ -45,7 +46,7 @@ VARIANTS = {
 # are on the heap, so overruns of the instrumented kernels are found all the same.
 CHECKS = Variant(OBJECTS / "checks", ("-O2", *TILES))
 # Kernel tests call workers one after the other, so TSan could find nothing in them or in the kernels.
-THREADED = ("executor", "graph_closure")
+THREADED = ("executor", "graph_closure", "runtime")
 OPTIONS = {"ASAN_OPTIONS": "detect_stack_use_after_return=1", "TSAN_OPTIONS": "halt_on_error=1"}
 
 
@@ -77,7 +78,7 @@ def _run(name: str, only: str, under: list[str]) -> list[str]:
     shared, programs = test_units(variant)
     programs = [program for program in programs if only in program.source.stem]
     instrumented, others = _kernels(variant) if name == "address" else ([], kernel_units(RELEASE))
-    core = core_units(variant)
+    core = core_units(variant) + runtime_units(variant)
     if name == "thread":
         programs = [program for program in programs if program.source.stem.startswith(THREADED)]
         # Neither kernels nor their preparation have threads of their own.

@@ -391,3 +391,24 @@ def test_private_names_of_other_rooms_are_found(tmp_path: Path, text: str, expec
     found = private_uses(tmp_path)
     assert len(found) == (expected is not None)
     assert all(expected is not None and expected in each for each in found)
+
+
+# What the folders of the native core include.
+NATIVE = {
+    "simd": set[str](),
+    "kernels": {"simd"},
+    "executor": {"kernels"},
+    "blob": {"executor", "kernels"},
+    "graph": set[str](),
+    "bindings": {"blob", "executor", "graph", "kernels"},
+    "runtime": {"blob", "executor"},
+}
+
+
+def test_the_native_core_includes_downwards_only() -> None:
+    for folder, below in NATIVE.items():
+        for path in sorted((ROOT / "csrc" / folder).rglob("*.?pp")):
+            included = re.findall(r'^#include "(\w+)/', path.read_text(encoding="utf-8"), re.MULTILINE)
+            assert set(included) <= below | {folder}, path
+            uses_python = re.search(r"^#include <(pybind11/|Python\.h)", path.read_text(encoding="utf-8"), re.MULTILINE)
+            assert uses_python is None or folder == "bindings", path

@@ -8,6 +8,8 @@
 #include <limits>
 #include <string>
 
+#include "executor/available_memory.hpp"
+
 namespace engine {
 namespace {
 
@@ -55,6 +57,10 @@ std::size_t available_memory() {
 }
 
 }  // namespace
+
+void check_available(std::size_t bytes) {
+  if (bytes > kUnchecked && bytes > available_memory()) throw std::bad_alloc();
+}
 
 void GrowingMemory::reserve(std::size_t bytes) {
   if (bytes <= capacity_) return;

@@ -1,0 +1,3 @@
+// See kernels/prepare/units/attention.cpp.
+#include "runtime/blob.cpp"
+#include "runtime/sha256.cpp"
