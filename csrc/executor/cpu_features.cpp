@@ -248,8 +248,12 @@ bool includes(Isa limit, Isa isa) {
   return is_of_architecture(isa) && (features_of(isa) & ~features_of(limit)) == 0;
 }
 
+bool is_supported(Isa isa) {
+  return is_of_architecture(isa) && (features_of(isa) & ~detected_features()) == 0;
+}
+
 bool is_available(Isa isa) {
-  return is_built(isa) && (features_of(isa) & ~detected_features()) == 0;
+  return is_built(isa) && is_supported(isa);
 }
 
 Isa find_isa(std::string_view name) {

@@ -56,6 +56,9 @@ std::vector<const char*> feature_names(Isa isa);
 // Whether `limit` has all features of `isa`, so that code compiled for `isa` runs on every CPU with `limit`.
 bool includes(Isa limit, Isa isa);
 
+// Whether this CPU has the features of an instruction set, for kernels of its own and of higher ones.
+bool is_supported(Isa isa);
+
 // Whether this build has the kernels for it and this CPU runs them.
 bool is_available(Isa isa);
 

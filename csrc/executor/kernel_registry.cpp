@@ -122,7 +122,7 @@ const KernelEntry& LimitedLookup::find(std::string_view kernel) const {
 const KernelEntry* LimitedLookup::find_or_null(std::string_view kernel) const {
   const FoundKernel found = registry_.kernel(kernel, limit_);
   // Prepare functions run these themselves, to measure this CPU, which has no rate if it has not the instructions.
-  if (found.entry != nullptr && std::string_view(found.family) == "rate_bf16" && !is_available(found.isa)) {
+  if (found.entry != nullptr && std::string_view(found.family) == "rate_bf16" && !is_supported(found.isa)) {
     return nullptr;
   }
   if (found.entry != nullptr && found_ != nullptr) found_->emplace(found.family, found.isa);

@@ -152,7 +152,7 @@ int PlanBuilder::add_step(const std::string& operation, const std::vector<Buffer
     for (PreparedPhase& phase : prepared.phases) {
       if (phase.max_workers < 1) throw PlanError("prepare made a phase for no worker");
       phase.run = registry_->portable(phase.run, default_isa());
-      runs_here = runs_here && is_available(registry_->isa_of(phase.run));
+      runs_here = runs_here && is_supported(registry_->isa_of(phase.run));
       step.info.isa = std::max(step.info.isa, registry_->isa_of(phase.run));
     }
     step.inputs = inputs;

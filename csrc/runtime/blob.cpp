@@ -24,8 +24,8 @@ constexpr std::uint64_t kAlignment = 64;
 constexpr std::uint64_t kMaxManifest = std::uint64_t{16} << 20;
 constexpr std::size_t kChunk = std::size_t{1} << 16;
 constexpr const char* kAgain = "; the blob was damaged after it was written: export it again";
-// Format versions, by number.
-constexpr std::uint64_t kPlain = 1, kSigned = 2, kSealed = 3, kSealedSigned = 4;
+// The kinds of blobs. The format version is 4 (generation - 1) + kind.
+constexpr std::uint64_t kPlain = 1, kSigned = 2, kSealed = 3, kSealedSigned = 4, kKinds = 4, kGeneration = 2;
 
 std::uint64_t aligned(std::uint64_t size) {
   return (size + kAlignment - 1) / kAlignment * kAlignment;
@@ -143,18 +143,20 @@ void Blob::read_manifest() {
   }
   const std::uint64_t version = little_endian(header.data() + 8), manifest_size = little_endian(header.data() + 16);
   const std::uint64_t declared = little_endian(header.data() + 24);
-  if (version == kSealed || version == kSealedSigned) {
+  const std::uint64_t generation = version == 0 ? 0 : (version - 1) / kKinds + 1;
+  if (generation != kGeneration) {
+    refuse(ENGINE_RUNTIME_INCOMPATIBLE, "format version " + std::to_string(version) + "; this runtime reads " +
+                                            std::to_string(kKinds * (kGeneration - 1) + kPlain) +
+                                            ": export the network again with engine " + engine_runtime_version());
+  }
+  const std::uint64_t kind = version - kKinds * (generation - 1);
+  if (kind == kSealed || kind == kSealedSigned) {
     refuse(ENGINE_RUNTIME_UNSUPPORTED, "it is encrypted, which this runtime does not read: export it without a key");
   }
-  if (version == kSigned) {
+  if (kind == kSigned) {
     refuse(ENGINE_RUNTIME_UNSUPPORTED,
            "it is signed, and this runtime cannot verify signatures: verify it with engine-sdk, and export it again "
            "without a signature");
-  }
-  if (version != kPlain) {
-    refuse(ENGINE_RUNTIME_INCOMPATIBLE, "format version " + std::to_string(version) + "; this runtime reads " +
-                                            std::to_string(kPlain) + ": export the network again with engine " +
-                                            engine_runtime_version());
   }
   if (declared != size) {
     refuse(ENGINE_RUNTIME_FORMAT, std::string(declared > size ? "truncated; " : "data follows the blob; ") + "it has " +
@@ -173,8 +175,8 @@ void Blob::read_manifest() {
   }
   manifest_ = std::make_unique<JsonDocument>(text);
   check_keys(manifest(),
-             {"device", "plugin_name", "plugin_version", "engine_version", "api_version", "requirements", "config",
-              "inputs", "outputs", "metadata", "sections"},
+             {"device", "plugin_name", "plugin_version", "engine_version", "api_version", "requirements", "preferences",
+              "config", "inputs", "outputs", "metadata", "sections"},
              "the manifest");
   const std::uint64_t end = kHeader + manifest_size;
   read_sections(aligned(end), size);

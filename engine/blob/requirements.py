@@ -23,7 +23,7 @@ def check_window(value: str, where: str) -> None:
     """Raise `BlobError` unless a window is ">=A", "<B" or ">=A,<B" of dotted numbers."""
     if _WINDOW.fullmatch(value) is None:
         raise BlobError(
-            f"{where}: {reprlib.repr(value)} is no window of versions; expected '>=3.1', '<4' or '>=3.1,<4'"
+            f"{where}: {reprlib.repr(value)} is not a window of versions; expected '>=3.1', '<4' or '>=3.1,<4'"
         )
 
 
