@@ -13,10 +13,12 @@ A device is a Python package with an entry point in the group `engine.plugins`, 
 |                     | `device_ids`                | optional | lists the devices of this machine                   |
 |                     | `metric`                    | optional | returns the device's metrics                        |
 |                     | `host_features`             | optional | returns this machine's features that blobs require  |
+|                     | `check_blob`                | optional | says whether a blob runs on this machine            |
 | `ExecutableNetwork` | `create_infer_request_impl` | required | makes a request                                     |
 |                     | `pipeline`                  | optional | assigns stages to executors                         |
 |                     | `export_sections`           | optional | writes what `import_network` reads                  |
 |                     | `requirements`              | optional | returns what a machine needs to import the network  |
+|                     | `preferences`               | optional | returns what makes it as fast as a new compilation  |
 |                     | `metric`                    | optional | returns the network's metrics                       |
 |                     | `memory`                    | optional | returns the bytes that the network holds            |
 |                     | `forecast_memory`           | optional | returns the bytes that inferences will take         |
@@ -53,7 +55,8 @@ that are inputs, `remote_output` those that are outputs.
 
 Class attributes: `Plugin.name`, `version` and `api_version` are required; `Plugin.properties` and
 `ExecutableNetwork.metrics` declare properties in addition to the common ones, `Plugin.context_handles` what
-`create_context` takes of an application, `Plugin.caches_parts` that only the devices below cache networks,
+`create_context` takes of an application, `Plugin.oldest_blob_version` from which version on the plugin reads blobs,
+`Plugin.caches_parts` that only the devices below cache networks,
 `Plugin.chooses_devices` that it needs not all devices that are listed, `Plugin.compile_effects` what compiling does
 beside making a network.
 
@@ -88,7 +91,7 @@ from engine.startup import names_on_demand
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from engine.blob import BlobManifest, BlobReader, BlobWriter
+    from engine.blob import BlobCheck, BlobManifest, BlobReader, BlobWriter
     from engine.errors import (
         Busy,
         Cancelled,
@@ -140,7 +143,7 @@ else:
 
     # A plugin imports the modules of the names that it uses.
     __getattr__ = names_on_demand(__name__, {
-        "engine.blob": ["BlobManifest", "BlobReader", "BlobWriter"],
+        "engine.blob": ["BlobCheck", "BlobManifest", "BlobReader", "BlobWriter"],
         "engine.errors": [
             "Busy", "Cancelled", "ContextClosed", "DeadlineExceeded", "DeviceError", "DeviceNotFoundError",
             "EngineError", "InferError", "InputError", "NotOnHostError", "OutOfMemoryError", "PluginContractError",
@@ -159,8 +162,8 @@ else:
 
 __all__ = [
     "API_CHANGES", "API_VERSION", "CONFIG", "METRIC", "OLDEST_API_VERSION", "ApiChange", "AsyncInferRequest",
-    "BlobManifest", "BlobReader", "BlobWriter", "Busy", "Cancelled", "Config", "ContextClosed", "CoreHandle",
-    "Crossing", "DeadlineExceeded", "DeviceError", "DeviceNotFoundError", "ElementType", "EngineError",
+    "BlobCheck", "BlobManifest", "BlobReader", "BlobWriter", "Busy", "Cancelled", "Config", "ContextClosed",
+    "CoreHandle", "Crossing", "DeadlineExceeded", "DeviceError", "DeviceNotFoundError", "ElementType", "EngineError",
     "ExecutableNetwork", "Executor", "Features", "InferError", "InferResult", "InlineExecutor", "InputError",
     "MemoryForecast", "Model", "Mutability", "NodeCounts", "NodeProfile", "NodeRefusal", "NotOnHostError",
     "OutOfMemoryError", "PartialShape", "Pipeline", "PlacedSubgraph", "PlacementReport", "Plugin",
@@ -183,12 +186,15 @@ class Plugin(HostedPlugin):
     name: ClassVar[str]
     """Required. The device's name in device strings: an upper-case letter, then upper-case letters, digits, `_`."""
     version: ClassVar[str]
-    """Required. The plugin's version; blobs of another major or minor version are not imported."""
+    """Required. The plugin's version; blobs of another major or minor version are not imported, unless
+    `oldest_blob_version` says so."""
     api_version: ClassVar[int]
     """Required. The `API_VERSION` that the plugin was written for, as an int literal: engines of the next version also
     run it. A plugin that states the engine's own version claims to know versions that it has not seen."""
     properties: ClassVar[Iterable[Property[Any]]] = ()
     """Optional. The device's own metrics and config keys; the common ones may be redeclared with other limits."""
+    oldest_blob_version: ClassVar[str] = ""
+    """Optional. The oldest version of the plugin whose blobs it reads, such as "1.4", of the same major number."""
     context_handles: ClassVar[Mapping[str, str]] = {}
     """Optional. The native objects of an application that `create_context` takes: their names, with a description of
     each.
@@ -272,6 +278,25 @@ class Plugin(HostedPlugin):
         """
         return {}
 
+    def check_blob(self, manifest: BlobManifest, features: Mapping[str, str | Collection[str]]) -> BlobCheck:
+        """Optional. Whether `import_network` can rebuild the network of a blob of this device, and what would be faster
+        if it was compiled again.
+
+        By default, the plugin's version is compared, and the requirements of the blob with `features`, which
+        `host_features` has returned; so are its preferences, which give advice. A plugin that has another way to
+        rebuild a network, such as from a graph, overrides it: it passes a manifest with other requirements on to this
+        method, or changes the answer. The engine calls it before each import; it has compared its own version and the
+        plugin API.
+        """
+        from engine.blob import check_manifest
+
+        return check_manifest(
+            manifest,
+            plugin_version=self.version,
+            oldest_version=self.oldest_blob_version,
+            available=features,
+        )
+
     def _imports_networks(self) -> bool:
         return type(self).import_network is not Plugin.import_network
 
@@ -326,7 +351,17 @@ class ExecutableNetwork(HostedNetwork[PluginT]):
         raise UnsupportedError(f"{self.plugin.name} cannot export compiled networks")
 
     def requirements(self) -> Features:
-        """Optional. The features that a machine needs to run this network's blob; compared with `host_features`."""
+        """Optional. The features that a machine needs to run this network's blob; compared with `host_features`.
+
+        A value that begins with ">=" or "<" is a window of versions: `{"driver": ">=3.1,<4"}`.
+        """
+        return {}
+
+    def preferences(self) -> Features:
+        """Optional. The features with which this network's blob is as fast as one that is compiled on the machine.
+
+        Where they are missing, `check_blob` advises to compile again; the blob must run and compute the same.
+        """
         return {}
 
     def metric(self, name: str) -> object:

@@ -38,8 +38,10 @@ def _of_model(described: Mapping[str, Any]) -> Iterable[str]:
 
 def _of_blob(described: Mapping[str, Any]) -> Iterable[str]:
     loads = described["loads_here"]
-    verdict = paragraph("It would load here." if loads else "It would NOT load here.", "good" if loads else "bad")
-    yield section("Verdict", verdict, *(paragraph(reason, "bad") for reason in described["reasons"]))
+    advised = "It would load here; recompile it to be faster." if described["advice"] else "It would load here."
+    verdict = paragraph(advised if loads else "It would NOT load here.", "good" if loads else "bad")
+    reasons = (paragraph(reason, "bad") for reason in described["reasons"])
+    yield section("Verdict", verdict, *reasons, *map(paragraph, described["advice"] if loads else ()))
     if "device" not in described:
         return
     signature = described["signature"]

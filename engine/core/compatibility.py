@@ -25,18 +25,35 @@ def check_for_plugin(
     missing = missing_reasons(manifest, extensions)
     of_device = {name: value for name, value in manifest.requirements.items() if name != REQUIREMENT}
     check = check_manifest(
-        replace(manifest, requirements=of_device) if len(of_device) < len(manifest.requirements) else manifest,
+        manifest,
         device=plugin.name,
         plugin_name=plugin.name if manifest.device == plugin.name else None,
-        plugin_version=plugin.version,
         engine_version=engine_version(),
         api_version=str(API_VERSION),
-        available=host_features(plugin, device_id),
     )
-    reasons = [*check.reasons, *missing]
+    features = host_features(plugin, device_id)
+    answer = BlobCheck((), manifest)
+    if manifest.device == plugin.name:
+        described = (
+            replace(manifest, requirements=of_device) if len(of_device) < len(manifest.requirements) else manifest
+        )
+        answer = _answer(plugin, described, features)
+    reasons = [*check.reasons, *answer.reasons, *missing]
     if not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
         reasons.append(f"{plugin.name} cannot import compiled networks; compile the model instead")
-    return BlobCheck(tuple(reasons), manifest)
+    return BlobCheck(tuple(reasons), manifest, advice=answer.advice)
+
+
+def _answer(plugin: Plugin, manifest: BlobManifest, features: Mapping[str, str | Collection[str]]) -> BlobCheck:
+    with plugin_errors(plugin.name, "check_blob"):
+        answer = plugin.check_blob(manifest, features)
+    if isinstance(answer, BlobCheck) and all(
+        isinstance(each, tuple) and all(map(_is_text, each)) for each in (answer.reasons, answer.advice)
+    ):
+        return answer
+    raise PluginContractError(
+        f"plugin {plugin.name}: check_blob must return a BlobCheck with tuples of sentences; got {answer!r:.200}"
+    )
 
 
 def why_malformed(manifest: BlobManifest) -> tuple[str, ...]:

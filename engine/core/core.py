@@ -441,6 +441,8 @@ class Core:
     ) -> BlobCheck:
         """Check from its manifest alone whether a blob would load here, and give every reason against it.
 
+        There are three answers: it runs; it runs, and would be faster if it was compiled again, with advice; or no.
+
         The manifests of the blobs in it, the parts of AUTO, HETERO and BATCH, also count; they are `parts` of the
         answer. Sections are read only from an encrypted blob, where the content alone shows whether they are blobs, and
         from a stream that cannot seek.
@@ -459,16 +461,23 @@ class Core:
         if manifest is None:
             return check
         package = self._choice(manifest, target) if is_package(manifest) else None
-        misfits = self._misfits(manifest, target) if package is None else package[1]
-        reasons = [*misfits, *why_not_read(manifest, cipher, file)]
-        if package is not None and (choice := package[0]) is not None:
-            check = replace(check, variant=choice.chosen, variants=choice.reasons)
-            reasons += [f"variant {choice.chosen!r}: {why}" for why in why_unreadable(check.parts, choice.chosen)]
+        if package is None:
+            answer = self._compared(manifest, target)
+        else:
+            choice, misfits = package
+            answer = BlobCheck(misfits, manifest)
+            if choice is not None:
+                check = replace(check, variant=choice.chosen, variants=choice.reasons)
+                unreadable = why_unreadable(check.parts, choice.chosen)
+                answer = BlobCheck((*misfits, *(f"variant {choice.chosen!r}: {why}" for why in unreadable)), manifest)
+        reasons, advice = [*answer.reasons, *why_not_read(manifest, cipher, file)], [*answer.advice]
         for part in check.parts if package is None else ():
-            why = [part.reason] if part.manifest is None else self._misfits(part.manifest, None)
-            reasons += [f"{part.name}: {each}" for each in why]
+            answer = BlobCheck((part.reason,), None) if part.manifest is None else self._compared(part.manifest, None)
+            reasons += [f"{part.name}: {each}" for each in answer.reasons]
+            advice += [f"{part.name}: {each}" for each in answer.advice]
         required = _parsed_release(release)
-        return with_signature(replace(check, reasons=tuple(reasons)), "the blob", self._defaults, required)
+        check = replace(check, reasons=tuple(reasons), advice=tuple(advice))
+        return with_signature(check, "the blob", self._defaults, required)
 
     def _choice(
         self, manifest: BlobManifest, target: DeviceName | None
@@ -485,20 +494,21 @@ class Core:
             return None, (str(e),)
         return choice, (*choice.why_none(), *why_malformed(manifest))
 
-    def _misfits(self, manifest: BlobManifest, target: DeviceName | None) -> tuple[str, ...]:
-        """Why a blob with this manifest, or a part of one, does not fit its device here, or `target`."""
+    def _compared(self, manifest: BlobManifest, target: DeviceName | None) -> BlobCheck:
+        """Whether a blob with this manifest, or a part of one, fits its device here, or `target`."""
         try:
             target = self._parse(manifest.device) if target is None else target
             plugin = self._plugin(target)
             device_id = _device_id(plugin, manifest, target.device_id)
             check = check_for_plugin(plugin, manifest, device_id, self._extensions.names)
-            reasons = (*check.reasons, *why_malformed(manifest))
+            check = replace(check, reasons=(*check.reasons, *why_malformed(manifest)))
         except PluginError as e:
-            return (str(e),)
+            return BlobCheck((str(e),), manifest)
         listed = target.priorities or manifest.config.get(DEVICE_PRIORITIES.name)
-        if reasons or plugin.chooses_devices or DEVICE_PRIORITIES not in plugin.declared or not listed:
-            return reasons
-        return tuple(why for device in str(listed).split(",") if (why := self._why_absent(device)))
+        if check.reasons or plugin.chooses_devices or DEVICE_PRIORITIES not in plugin.declared or not listed:
+            return check
+        absent = tuple(why for device in str(listed).split(",") if (why := self._why_absent(device)))
+        return replace(check, reasons=absent)
 
     def _why_absent(self, device: str) -> str:
         """Why a device that another one runs on does not exist here; empty if it does."""
@@ -763,7 +773,12 @@ class Core:
     ) -> ExecutableNetwork:
         device_id = _device_id(plugin, reader.manifest, stated.get(DEVICE_ID.name, ""))
         if is_for_here:
-            check_for_plugin(plugin, reader.manifest, device_id, self._extensions.names).require()
+            check = check_for_plugin(plugin, reader.manifest, device_id, self._extensions.names)
+            check.require()
+            if check.advice:
+                _log.info(
+                    "%s runs, and would be faster if it was compiled again: %s", reader.where, "; ".join(check.advice)
+                )
         network = import_network(plugin, reader, stated, context)
         network.unpickle, network.open_weights = unpickled_network, open_weights
         return network

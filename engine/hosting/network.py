@@ -178,6 +178,10 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         """The features that a machine needs to run this network's blob; compared with `host_features`."""
 
     @abstractmethod
+    def preferences(self) -> Features:
+        """The features with which this network's blob is as fast as a new compilation."""
+
+    @abstractmethod
     def metric(self, name: str) -> object:
         """The value of a metric of this network or of all networks; None for the declared default."""
 
@@ -663,6 +667,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
             inputs=[port.to_json() for port in self.inputs],
             outputs=[port.to_json() for port in self.outputs],
             metadata={**metadata, **self._metadata()},
+            preferences=self.preferences(),
         )
 
     def _metadata(self) -> dict[str, Any]:

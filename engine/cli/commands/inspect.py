@@ -6,6 +6,7 @@ import argparse
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.options import (
@@ -163,7 +164,12 @@ def _inspect_blob(args: argparse.Namespace) -> int:
 
     core = make_core(args)
     check = core.check_blob(args.model, transform=args.decrypt, weights=args.weights_from, release=args.release)
-    described: dict[str, Any] = {"kind": "blob", "loads_here": check.compatible, "reasons": list(check.reasons)}
+    described: dict[str, Any] = {
+        "kind": "blob",
+        "loads_here": check.compatible,
+        "reasons": list(check.reasons),
+        "advice": list(check.advice),
+    }
     if check.manifest is not None:
         described |= _describe_manifest(check.manifest)
         described["parts"] = [_describe_part(part) for part in check.parts]
@@ -175,6 +181,7 @@ def _inspect_blob(args: argparse.Namespace) -> int:
             weights = None if args.weights_from is None else open_weights(args.weights_from)
             with BlobReader(args.model, transform=transform_of(args.decrypt), weights=weights) as reader:
                 _verify(reader, described)
+    described["answer"] = str(replace(check, reasons=tuple(described["reasons"])).answer)
     if args.json:
         print_json(described)
     else:
@@ -205,6 +212,7 @@ def _describe_manifest(manifest: BlobManifest) -> dict[str, Any]:
         "name": manifest.metadata.get("network_name", ""),
         "config": dict(manifest.config),
         "requirements": dict(manifest.requirements),
+        "preferences": dict(manifest.preferences),
         "inputs": [_describe_port(Port.from_json(port)) for port in manifest.inputs],
         "outputs": [_describe_port(Port.from_json(port)) for port in manifest.outputs],
         "variables": [_describe_variable(StatePort.from_json(each)) for each in manifest.metadata.get("variables", [])],
@@ -303,6 +311,8 @@ def _print_blob(described: dict[str, Any]) -> None:
             say(f"config {key}={setting(tuple(value) if isinstance(value, list) else value)}")
         for key, value in described["requirements"].items():
             say(f"requires {key}: {value if isinstance(value, str) else ', '.join(value)}")
+        for key, value in described["preferences"].items():
+            say(f"is made for {key}: {value if isinstance(value, str) else ', '.join(value)}")
         for variant in described.get("variants", ()):
             say(_variant_line(variant, described["variant"]))
         for part in described["parts"] if "variants" not in described else ():
@@ -331,9 +341,10 @@ def _print_blob(described: dict[str, Any]) -> None:
                 for s in described["sections"]
             ]
         )
-    say(f"\nloads here: {'yes' if described['loads_here'] else 'NO'}")
-    for reason in described["reasons"]:
-        say(f"  {reason}")
+    advised = "yes; recompile to be faster" if described["advice"] else "yes"
+    say(f"\nloads here: {advised if described['loads_here'] else 'NO'}")
+    for sentence in described["reasons"] or described["advice"]:
+        say(f"  {sentence}")
 
 
 def _variant_line(variant: dict[str, Any], chosen: str) -> str:

@@ -15,10 +15,10 @@ from engine.plugin_api import ExecutableNetwork, Plugin, RemoteContext, RemoteTe
 HOOKS: Final[dict[type, tuple[str, ...]]] = {
     Plugin: (
         "__init__", "compile_model", "query_model", "import_network", "create_context", "compile_in_context",
-        "import_in_context", "device_ids", "metric", "host_features",
+        "import_in_context", "device_ids", "metric", "host_features", "check_blob",
     ),
     ExecutableNetwork: (
-        "create_infer_request_impl", "pipeline", "export_sections", "requirements", "metric", "memory",
+        "create_infer_request_impl", "pipeline", "export_sections", "requirements", "preferences", "metric", "memory",
         "forecast_memory", "release_caches", "parts", "node_counts", "can_share", "begin_sharing", "prepare",
     ),
     SyncInferRequest: (

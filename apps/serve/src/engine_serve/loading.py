@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from engine_serve.model_config import CONFIG_FILE, PROMPT_LOOKUP, Generation, Mo
 if TYPE_CHECKING:
     from engine.plugin_api import Port
 
+_log = logging.getLogger("engine.serving")
 _CORES: Final = {PERFORMANCE_HINT.name, NUM_STREAMS.name, INFERENCE_NUM_THREADS.name}
 
 
@@ -149,6 +151,8 @@ def _imported(
             f"with `-d BATCH:{made_for}({config.batching.size})`, or serve the model itself"
         )
     network = core.import_model(path, config.device, config.properties, transform=decrypt, release=release)
+    for advice in core.check_blob(path, config.device, transform=decrypt, release=release).advice:
+        _log.warning("%s runs, and would be faster if it was compiled again: %s", path, advice)
     if config.generation is not None and not network.variables:
         raise RepositoryError(
             f"{path}: `generation` is set, but the blob has no variables; compile it with `--stateful`"

@@ -23,6 +23,7 @@ class AutoPlugin(Plugin):
     name = "AUTO"
     version = "0.1.0"
     api_version = 2
+    oldest_blob_version = "0.1"
     properties = OWN_PROPERTIES
     caches_parts = True
     chooses_devices = True

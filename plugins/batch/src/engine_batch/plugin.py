@@ -27,6 +27,7 @@ class BatchPlugin(Plugin):
     name = "BATCH"
     version = "0.1.0"
     api_version = 2
+    oldest_blob_version = "0.1"
     properties = OWN_PROPERTIES
     caches_parts = True
 

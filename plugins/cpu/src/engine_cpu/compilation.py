@@ -47,8 +47,8 @@ class Compilation:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def of(cls, blob: BlobReader) -> Compilation:
-        """The circumstances that a blob states. Raises `BlobFormatError`."""
+    def of(cls, blob: BlobReader, *, is_for_here: bool = True) -> Compilation:
+        """The circumstances that a blob states, which may be another machine's. Raises `BlobFormatError`."""
         try:
             read = json.loads(bytes(blob.section(SECTION)))
             made = cls(
@@ -65,7 +65,7 @@ class Compilation:
             texts = (made.isa, made.precision, *made.choices, *made.choices.values())
             if (
                 all(isinstance(text, str) for text in texts)
-                and made.isa in built_isas()
+                and (made.isa in built_isas() or not is_for_here)
                 and isinstance(made.threads, int)
                 and isinstance(made.is_accurate, bool)
                 and isinstance(made.rounds_weights, bool)

@@ -39,6 +39,31 @@ def needed_isa(graph: Model, precision: str, available: str) -> str:
     return _isa_of(precision, available, _multiplies_integers(graph))
 
 
+def kernels_of(graph: Model, precision: str, isa: str) -> str:
+    """The kind of a network and the instruction set of its kernels, as a blob states them."""
+    return f"{_kind(precision, _multiplies_integers(graph))} {isa}"
+
+
+def kernels_of_any(isa: str) -> str:
+    """The same for a network of unknown kind."""
+    return f"any {isa}"
+
+
+@cache
+def kernels_here(available: str) -> tuple[str, ...]:
+    """What `kernels_of` and `kernels_of_any` are for networks that are compiled for an instruction set."""
+    found = {
+        (_kind(precision, is_integer), _isa_of(precision, available, is_integer))
+        for precision in ("f32", "bf16")
+        for is_integer in (False, True)
+    }
+    return tuple(sorted({f"{kind} {isa}" for kind, isa in found} | {kernels_of_any(isa) for _, isa in found}))
+
+
+def _kind(precision: str, is_integer: bool) -> str:
+    return f"{precision}+int8" if is_integer else precision
+
+
 @cache
 def _isa_of(precision: str, available: str, is_integer: bool) -> str:
     used = {

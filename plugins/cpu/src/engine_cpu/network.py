@@ -27,10 +27,11 @@ from engine.properties import (
     VARYING_LENGTHS,
 )
 from engine.properties.target import SOURCE
+from engine_cpu.blob_check import KERNELS, PLANS, is_compiled_again, plans_here
 from engine_cpu.cache_formats import CACHE_FORMATS
 from engine_cpu.compilation import PACKED, SECTION, Compilation, most_threads_of, requirements_of, threads_of
 from engine_cpu.compiler import Compiler, logger
-from engine_cpu.instruction_sets import needed_isa, why_lower
+from engine_cpu.instruction_sets import kernels_of, needed_isa, why_lower
 from engine_cpu.length_report import describe_lengths
 from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.machine import Machine
@@ -140,20 +141,32 @@ class CpuNetwork(GraphNetwork):
 
     @classmethod
     def imported(cls, plugin: Plugin, config: Config, blob: BlobReader) -> CpuNetwork:
-        """Load an exported network from its graph: nothing is transformed, packed or measured again."""
+        """Load an exported network from its graph: nothing is transformed, packed or measured again.
+
+        If its kernels are for another machine or version, they are chosen, and weights packed, for this one.
+        """
         network = cls(plugin, config, blob.manifest)
         blob.verify_ahead()
         graph = read_graph(blob)
-        made = Compilation.of(blob)
+        features = plugin.host_features("")
+        is_again = is_compiled_again(blob.manifest, features)
+        made = Compilation.of(blob, is_for_here=not is_again)
         check_mode(network.name, made_accurate=made.is_accurate, is_accurate=is_accurate(config))
         check_made_repeatable(network.name, config, made)
         hint = config[INFERENCE_PRECISION_HINT]
         # A network in bf16 that is given with the hint runs wherever its kernels do, if slowly.
         check_precision(network.name, made.hint, hint if hint == made.hint else precision_of(config, default_isa()))
         prepared = PreparedGraph.of(graph, LOWERINGS)
-        machine = Machine(default_isa(), cores(), is_source=made.is_source)
-        if made.is_source:
-            weights = WeightStore(needed_isa(graph, made.precision, machine.isa), is_repeatable=made.is_repeatable)
+        machine, precision = Machine(default_isa(), cores(), is_source=made.is_source), made.precision
+        if made.is_source or is_again:
+            if is_again:
+                precision = precision_of(config, default_isa())
+                network.remarks.append(
+                    f"the blob was compiled for {_machine(blob)}, and is compiled again on each import; export it "
+                    "again on this machine"
+                )
+                logger.warning("%s: %s", network.name, network.remarks[-1])
+            weights = WeightStore(needed_isa(graph, precision, machine.isa), is_repeatable=made.is_repeatable)
             tuner = CpuTuner(threads_of(config), is_accurate=made.is_accurate, saves_memory=made.saves_memory)
         else:
             packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
@@ -164,7 +177,7 @@ class CpuNetwork(GraphNetwork):
             tuner = CpuTuner(
                 made.threads, choices=made.choices, is_accurate=made.is_accurate, saves_memory=made.saves_memory
             )
-        network._load(prepared, weights, tuner, made.precision, machine, rounds_weights=made.rounds_weights)
+        network._load(prepared, weights, tuner, precision, machine, rounds_weights=made.rounds_weights)
         return network
 
     def _load(
@@ -342,6 +355,13 @@ class CpuNetwork(GraphNetwork):
         """The instruction set of kernels and packed weights, and the version of the weight formats; of source, none."""
         return {} if self.is_source else requirements_of(self.weights.isa)
 
+    def preferences(self) -> Mapping[str, str | Sequence[str]]:
+        """The best kernels, and for a program the version of the engine; of source, none."""
+        if self.is_source:
+            return {}
+        kernels = {KERNELS: kernels_of(self.graph, self.precision, self.weights.isa)}
+        return kernels if self.why_not_stored() else {**kernels, PLANS: plans_here()}
+
     def metric(self, name: str) -> object:
         """The network's own metrics; the engine answers the common ones."""
         match name:
@@ -400,6 +420,13 @@ class CpuNetwork(GraphNetwork):
         """The native plans of the network or, with dynamic shapes, of the program used last."""
         program = self.program if self.programs is None else self.programs.last
         return [] if program is None else program.plans
+
+
+def _machine(blob: BlobReader) -> str:
+    """The kind of machine that a blob was compiled for."""
+    required = map(blob.manifest.requirements.get, ("architecture", "isa", "packed weights"))
+    architecture, isa, formats = (value if isinstance(value, str) else ", ".join(value or ()) for value in required)
+    return f"{architecture} with {isa}, formats of weights {formats}"
 
 
 def _open(ports: Sequence[Port]) -> list[Port]:

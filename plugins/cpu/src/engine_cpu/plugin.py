@@ -10,6 +10,7 @@ from engine.native import cores, cpu_features, default_isa, isas_within, packed_
 from engine.plugin_api import BlobReader, Config, ExecutableNetwork, Plugin
 from engine.properties import INFERENCE_NUM_THREADS, MEMORY_BUDGET, NUM_STREAMS, REPEATABLE, TARGET, TARGETS
 from engine.startup import paused_collector
+from engine_cpu.blob_check import with_kernels, with_needs
 from engine_cpu.instruction_sets import ARCHITECTURE
 from engine_cpu.precision import why_not_bf16
 from engine_cpu.properties import (
@@ -25,7 +26,7 @@ from engine_cpu.properties import (
 from engine_cpu.stored_network import StoredNetwork, has_program, why_no_program
 
 if TYPE_CHECKING:
-    from engine.plugin_api import Model, QueryResult
+    from engine.plugin_api import BlobCheck, BlobManifest, Model, QueryResult
 
 
 class CpuPlugin(Plugin):
@@ -34,6 +35,7 @@ class CpuPlugin(Plugin):
     name = "CPU"
     version = "0.1.0"
     api_version = 2
+    oldest_blob_version = "0.1"
     properties = (
         ALLOW_REFERENCE,
         COMPILE_EFFORT,
@@ -95,6 +97,13 @@ class CpuPlugin(Plugin):
 
                 return targets()
         return None
+
+    def check_blob(self, manifest: BlobManifest, features: Mapping[str, str | Collection[str]]) -> BlobCheck:
+        """Blobs with plain weights run everywhere. Where kernels or plans are for another machine or version, it would
+        be faster to compile again.
+        """
+        needs = with_needs(manifest)
+        return super().check_blob(needs, with_kernels(features, needs))
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
         """The instruction sets whose kernels can run here, and their packed weight formats."""

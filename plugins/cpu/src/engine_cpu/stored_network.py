@@ -28,6 +28,7 @@ from engine.properties import (
     NUM_STREAMS,
     VARYING_LENGTHS,
 )
+from engine_cpu.blob_check import with_needs
 from engine_cpu.compilation import Compilation, most_threads_of, requirements_of, threads_of
 from engine_cpu.instruction_sets import why_lower
 from engine_cpu.precision import is_accurate, precision_of, remark_on
@@ -42,7 +43,7 @@ from engine_cpu.properties import (
 )
 from engine_cpu.repeatability import check_made_repeatable
 from engine_cpu.request import CpuInferRequest
-from engine_cpu.stored_program import SECTION, WHY_NOT, StoredProgram
+from engine_cpu.stored_program import SECTION, WHY_NOT, StoredProgram, is_of_this_format
 
 if TYPE_CHECKING:
     from engine.plugin_api import BlobWriter, MemoryForecast, Model, NodeCounts
@@ -54,7 +55,9 @@ def has_program(blob: BlobReader, config: Config) -> bool:
     What a kernel's attributes mean may change between versions; a graph means the same.
     """
     is_current = blob.manifest.engine_version == engine_version()
-    return SECTION in blob.section_names and is_current and bool(config[EXPORT_PACKED_WEIGHTS])
+    if SECTION not in blob.section_names or not is_current or not config[EXPORT_PACKED_WEIGHTS]:
+        return False
+    return is_of_this_format(blob.section(SECTION))
 
 
 def why_no_program(blob: BlobReader) -> str:
@@ -64,6 +67,8 @@ def why_no_program(blob: BlobReader) -> str:
     made = blob.manifest.engine_version
     if made != engine_version():
         return f"it was compiled by engine {made}, and this is {engine_version()}: compile the model again"
+    if SECTION in blob.section_names and not is_of_this_format(blob.section(SECTION)):
+        return "its plans have another format than this engine's: compile the model again"
     return f"{EXPORT_PACKED_WEIGHTS.name} is off" if SECTION in blob.section_names else "it was exported without"
 
 
@@ -124,6 +129,10 @@ class StoredNetwork(ExecutableNetwork):
     def requirements(self) -> Mapping[str, str | Sequence[str]]:
         """The instruction set of kernels and packed weights, and the version of the weight formats."""
         return requirements_of(self.compilation.isa)
+
+    def preferences(self) -> Mapping[str, str | Sequence[str]]:
+        """Those of the imported blob."""
+        return with_needs(self._blob.manifest).preferences
 
     def metric(self, name: str) -> object:
         """The network's own metrics; the engine answers the common ones."""

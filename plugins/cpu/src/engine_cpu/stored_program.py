@@ -66,6 +66,12 @@ def _why_not_segment(segment: Segment) -> str:
     return ""
 
 
+def is_of_this_format(section: memoryview) -> bool:
+    """Whether a program, which begins with its format, has the one that this engine reads; damage does not matter."""
+    start = f'{{"format":"{program_format()}",'.encode()
+    return bytes(section[: len(start)]) == start or not bytes(section[:12]).startswith(b'{"format":"')
+
+
 def write_program(writer: BlobWriter, program: Program, counts: NodeCounts) -> None:
     """Add the sections of a program, after the sections of the weights."""
     arrays = _Arrays(writer)

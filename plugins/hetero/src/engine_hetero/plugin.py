@@ -24,6 +24,7 @@ class HeteroPlugin(Plugin):
     name = "HETERO"
     version = "0.1.0"
     api_version = 2
+    oldest_blob_version = "0.1"
     properties = (DEVICE_PRIORITIES, *OWN_PROPERTIES)
     compile_effects = (DUMP_GRAPH.name,)
 

@@ -187,6 +187,10 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
             (self.download_executor, request.infer_postprocess),
         ]
 
+    def preferences(self) -> Mapping[str, str]:
+        """The device and driver for which kernels were chosen and compiled."""
+        return {"driver": self.device.identity}
+
     def export_sections(self, writer: BlobWriter) -> None:
         """Write the sections that `imported` reads."""
         super().export_sections(writer)

@@ -43,6 +43,7 @@ class OpenclPlugin(Plugin):
     name = "OPENCL"
     version = "0.1.0"
     api_version = 2
+    oldest_blob_version = "0.1"
     properties = (
         COMPILE_EFFORT,
         EXECUTION_MODE_HINT,

@@ -31,6 +31,7 @@ class TemplatePlugin(Plugin):
     name = "TEMPLATE"
     version = "0.1.0"
     api_version = 2
+    oldest_blob_version = "0.1"
     properties = (MEMORY_BUDGET, TRANSFORMATIONS)
 
     def __init__(self, core: CoreHandle) -> None:
