@@ -228,7 +228,7 @@ def test_a_blob_with_plain_weights_is_compiled_again(
         network.export_model(made)
         assert network.get_metric("INSTRUCTION_SET") == core.import_model(made.getvalue()).get_metric("INSTRUCTION_SET")
     else:
-        assert [reason.rpartition("requirement ")[2].partition(":")[0] for reason in check.reasons] == [f"'{change}'"]
+        assert any(f"requirement '{change}': " in reason for reason in check.reasons)
 
 
 @pytest.mark.parametrize("folder", RELEASES, ids=lambda each: each.name)

@@ -162,6 +162,7 @@ RUN = {
     "docs/exporters.md": Document(0, 1),
     "docs/blobs.md": Document(11, 3, prepare=small_model),
     "docs/runtime.md": Document(2, 4, prepare=small_model),
+    "docs/compatibility.md": Document(1, prepare=small_model),
     "docs/scaling.md": Document(9, 3, prepare=vectors_and_decoder, packages=("ray", "pyarrow"), install="engine-ray"),
     "docs/security.md": Document(6, 1, prepare=compiled),
     "docs/conformance.md": Document(1, 1),
