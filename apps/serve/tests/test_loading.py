@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from engine_serve.loading import BlobOptions, load_network
 from engine_serve.model_config import read_config
+from engine_template import TemplatePlugin
 
 from apps.serve.tests.conftest import dense, write
 from engine import Core
+from engine.blob import BlobCheck
 from engine.errors import RepositoryError
 from engine.native import cores
 
@@ -58,6 +60,19 @@ def test_properties_of_a_model_with_batches_are_those_of_its_device(tmp_path: Pa
     network: Any = load_network(Core(), "dense", folder / "model.onnx", read_config(folder), BlobOptions())
     assert network.get_config("DEVICE_PROPERTIES") == {"CPU": {"PERFORMANCE_HINT": "THROUGHPUT"}}
     assert network.graph.get_config("PERFORMANCE_HINT") == "THROUGHPUT"
+
+
+def test_a_blob_that_would_be_faster_if_it_was_compiled_again_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise, nobody notices that a server was moved to a better machine than its blobs are for."""
+    path = tmp_path / "model.blob"
+    Core().compile_model(dense(), "AUTO:TEMPLATE").export_model(path)
+    advised = BlobCheck((), None, advice=("its kernels are old",))
+    monkeypatch.setattr(TemplatePlugin, "check_blob", lambda *_: advised)
+    load_network(Core(), "dense", path, read_config(tmp_path), BlobOptions())
+    said = f"{path} runs, and would be faster if it was compiled again: network: its kernels are old"
+    assert [record.getMessage() for record in caplog.records if record.name == "engine.serving"] == [said]
 
 
 def test_bytes_in_the_queue_of_a_language_model_are_no_bound(tmp_path: Path) -> None:

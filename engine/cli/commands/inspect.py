@@ -32,8 +32,9 @@ DESCRIPTION = """\
 For a model: name, opsets, inputs, outputs, operators with their counts, constants. Operators are counted after import,
 at the engine's opset and with local functions inlined. For a blob: its device, configuration, inputs, outputs, sections
 with their hashes, requirements, the blobs in it (for the devices that AUTO, HETERO and BATCH run on), the key that
-signed it, and whether all of it would load here. A signature is verified with the given keys, and proves nothing
-without them. The exit code is 1 if a blob would not load here, or if --verify finds damage.
+signed it, and whether all of it would load here, or be faster if it was compiled again. A signature is verified with
+the given keys, and proves nothing without them. The exit code is 1 if a blob would not load here, or if --verify finds
+damage.
 """
 EXAMPLES = """\
 engine inspect model.onnx           # inputs, outputs, operators
