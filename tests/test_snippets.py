@@ -160,7 +160,7 @@ RUN = {
     "docs/models.md": Document(2, 1, prepare=model_and_weights),
     "docs/published-models.md": Document(0, 1),
     "docs/exporters.md": Document(0, 1),
-    "docs/blobs.md": Document(11, 3, prepare=small_model),
+    "docs/blobs.md": Document(11, 4, prepare=small_model),
     "docs/runtime.md": Document(2, 4, prepare=small_model),
     "docs/compatibility.md": Document(1, prepare=small_model),
     "docs/scaling.md": Document(9, 3, prepare=vectors_and_decoder, packages=("ray", "pyarrow"), install="engine-ray"),

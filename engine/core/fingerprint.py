@@ -69,9 +69,9 @@ def plugin_identity(plugin: Plugin, config: Config, targets: list[dict[str, Any]
 
     `targets` are the identities of the devices that the plugin runs on. Raises `PluginError`.
     """
-    device_id = plugin.resolve_device_id(config[DEVICE_ID])
+    device_id = plugin.device_id_of(config)
     values = Config(plugin.declared, dict(config)).to_json()
-    features = host_features(plugin, device_id).items()
+    features = host_features(plugin, device_id).items() if device_id else ()
     return {
         "engine": engine_version(),
         "api": API_VERSION,

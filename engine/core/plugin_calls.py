@@ -14,7 +14,6 @@ from engine.hosting.api_changes import outdated_hooks
 from engine.limits import Limits, compilation
 from engine.plugin_api import ExecutableNetwork, Plugin, RemoteContext
 from engine.properties import (
-    DEVICE_ID,
     MAX_FOLDED_BYTES,
     MAX_FOLDED_WORK,
     MAX_TENSOR_BYTES,
@@ -111,7 +110,7 @@ def query_network(plugin: Plugin, model: Model, config: Mapping[str, object] | N
 
 
 def _complete_config(plugin: Plugin, config: Config) -> Config:
-    plugin.resolve_device_id(config[DEVICE_ID])
+    plugin.device_id_of(config)
     return config
 
 

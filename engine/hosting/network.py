@@ -406,11 +406,12 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     def _require_this_machine(self) -> None:
         """Raise `TargetError` if the network was compiled for a machine that this one is not."""
         target = self.config.get(TARGET.name)
-        if not target:
+        requirements = self.requirements()
+        if not target or not requirements:
             return
         with plugin_errors(self.plugin.name, "host_features"):
             features = self.plugin.host_features(self.plugin.resolve_device_id(self.config[DEVICE_ID]))
-        for kind, required in self.requirements().items():
+        for kind, required in requirements.items():
             here = _as_set(features.get(kind, ()))
             if missing := _as_set(required) - here:
                 raise TargetError(

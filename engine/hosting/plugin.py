@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 
 from engine.errors import DeviceNotFoundError, PluginContractError
 from engine.hosting.wrapping import metric_value, plugin_errors
-from engine.properties import CONFIG, DEVICE_PROPERTIES, METRIC, Config, Property, PropertySet
+from engine.properties import CONFIG, DEVICE_ID, DEVICE_PROPERTIES, METRIC, TARGET, Config, Property, PropertySet
 from engine.runtime.lifecycle import ForkSafeLock
 
 
@@ -111,6 +111,19 @@ class HostedPlugin(ABC):
         if device_id and device_id not in ids:
             raise DeviceNotFoundError(f"{self.name} has no device {device_id!r}; devices: {', '.join(ids)}")
         return device_id or ids[0]
+
+    @final
+    def device_id_of(self, config: Config) -> str:
+        """The id of the device of a configuration; "" if that is for another machine, and this one has no such device.
+
+        Raises `DeviceNotFoundError`.
+        """
+        try:
+            return self.resolve_device_id(config[DEVICE_ID])
+        except DeviceNotFoundError:
+            if config.get(TARGET.name) and not config[DEVICE_ID]:
+                return ""
+            raise
 
     def _device_ids(self) -> tuple[str, ...]:
         with plugin_errors(self.name, "device_ids"):

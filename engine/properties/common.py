@@ -258,6 +258,9 @@ TARGET = Property(
 TARGETS: Property[tuple[str, ...]] = Property(
     "TARGETS", tuple, (), METRIC, "The targets that TARGET can name, without cores and caches."
 )
+OWN_TARGET = Property(
+    "OWN_TARGET", str, "", METRIC, "The value of TARGET that describes this device, for compiling on another machine."
+)
 
 DEVICE_CONFIGS = Property(
     "DEVICE_PROPERTIES",

@@ -136,7 +136,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target",
         metavar="TARGET",
         help="compile for another machine than this one: a CPU, such as x86-64:avx2 or "
-        "x86-64:avx512,cores=8,l2=2MiB; or source, for all, so that an import lowers the network",
+        "x86-64:avx512,cores=8,l2=2MiB; source, for all, so that an import lowers the network; or @FILE, a file that "
+        "`engine devices DEVICE --describe` has written there",
     )
     parser.add_argument(
         "--targets",
@@ -236,6 +237,8 @@ def _builds(core: Core, args: argparse.Namespace) -> list[Build]:
     from engine.cli.networks import parse_config, require_device, require_folder
     from engine.core.build import Build
 
+    if args.target is not None and args.target.startswith("@"):
+        args.target = _read_target(args.target[1:])
     if args.targets is not None:
         _check_targets(args)
     if not args.variants:
@@ -258,11 +261,21 @@ def _builds(core: Core, args: argparse.Namespace) -> list[Build]:
 
 
 def _device_with_targets(core: Core) -> str:
-    """The device that compiles for other machines, if there is one only: AUTO chooses among this machine's devices."""
-    found = core.devices_with_targets()
+    """The device whose targets have names, if there is one only: AUTO chooses among this machine's devices."""
+    able = core.devices_with_targets()
+    found = [device for device in able if "TARGETS" in core.supported_properties(device)]
     if len(found) == 1:
         return found[0]
-    raise UsageError(f"--target without a device: use -d DEVICE; those that compile for others: {', '.join(found)}")
+    raise UsageError(f"--target without a device: use -d DEVICE; those that compile for others: {', '.join(able)}")
+
+
+def _read_target(file: str) -> str:
+    """The description of a device in a file."""
+    try:
+        with open(file, encoding="utf-8") as stream:
+            return stream.read(1 << 16).strip()
+    except (OSError, ValueError) as e:
+        raise UsageError(f"--target @{file}: the file cannot be read: {e}") from e
 
 
 def _check_targets(args: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.options import add_json, device_name
+from engine.cli.options import UsageError, add_json, device_name
 from engine.cli.output import print_json, print_table, say, setting
 
 if TYPE_CHECKING:
@@ -25,11 +25,17 @@ EXAMPLES = """\
 engine devices           # the available devices
 engine devices TEMPLATE  # the metrics and config keys of one device
 engine devices --json    # as JSON, properties included
+engine devices CPU --describe  # for `engine compile --target` on another machine
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("device", metavar="DEVICE", nargs="?", type=device_name, help="show this device's properties")
+    parser.add_argument(
+        "--describe",
+        action="store_true",
+        help="print only the description of the device, with which `engine compile --target` compiles for it elsewhere",
+    )
     add_json(parser)
 
 
@@ -37,6 +43,9 @@ def run(args: argparse.Namespace) -> int:
     from engine.core import Core
 
     core = Core()
+    if args.describe:
+        say(_own_target(core, args.device))
+        return 0
     if args.device is not None:
         with _quiet(logging.getLogger("engine.registry")):
             described = _describe(core, args.device)
@@ -75,6 +84,15 @@ def run(args: argparse.Namespace) -> int:
     for reason in broken.values():
         say(f"\n{reason}")
     return 0
+
+
+def _own_target(core: Core, device: str | None) -> str:
+    """The target that describes a device of this machine."""
+    if device is None:
+        raise UsageError("--describe describes one device: name it")
+    if "OWN_TARGET" not in core.supported_properties(device):
+        raise UsageError(f"{device} has no description: it compiles for the machine that it is on only")
+    return str(core.get_property(device, "OWN_TARGET"))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from engine.errors import TargetError
-from engine.native import all_isas, built_isas, cores, default_isa, features, isas_within
+from engine.native import all_isas, built_isas, cores, cpu_features, default_isa, features, isas_within
 from engine.plugin_api import Config
 from engine.properties import TARGET
 from engine.properties.target import SOURCE, CpuTarget
@@ -60,6 +60,13 @@ class Machine:
 def targets() -> tuple[str, ...]:
     """The targets that this build compiles for: `x86-64:avx2` and so on, and `source`."""
     return (*(f"{OWN_ARCHITECTURE}:{isa}" for isa in built_isas()), SOURCE)
+
+
+def own_target() -> CpuTarget:
+    """The target that describes this machine."""
+    cpu = cpu_features()
+    sizes = (cpu.l1d_bytes or None, cpu.l2_bytes or None, cpu.l3_bytes or None)
+    return CpuTarget(OWN_ARCHITECTURE, (default_isa(),), cores(), *sizes)
 
 
 def _isa_of(target: CpuTarget, text: str) -> str:

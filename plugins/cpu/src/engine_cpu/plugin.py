@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from engine.errors import MissingPartError, PropertyError, UnsupportedError
 from engine.native import cores, cpu_features, default_isa, isas_within, packed_weight_formats, product_rates
 from engine.plugin_api import BlobReader, Config, ExecutableNetwork, Plugin
-from engine.properties import INFERENCE_NUM_THREADS, MEMORY_BUDGET, NUM_STREAMS, REPEATABLE, TARGET, TARGETS
+from engine.properties import INFERENCE_NUM_THREADS, MEMORY_BUDGET, NUM_STREAMS, OWN_TARGET, REPEATABLE, TARGET, TARGETS
 from engine.startup import paused_collector
 from engine_cpu.blob_check import with_kernels, with_needs
 from engine_cpu.instruction_sets import ARCHITECTURE
@@ -49,6 +49,7 @@ class CpuPlugin(Plugin):
         REPEATABLE,
         TARGET,
         TARGETS,
+        OWN_TARGET,
     )
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
@@ -96,6 +97,10 @@ class CpuPlugin(Plugin):
                 from engine_cpu.machine import targets
 
                 return targets()
+            case OWN_TARGET.name:
+                from engine_cpu.machine import own_target
+
+                return str(own_target())
         return None
 
     def check_blob(self, manifest: BlobManifest, features: Mapping[str, str | Collection[str]]) -> BlobCheck:

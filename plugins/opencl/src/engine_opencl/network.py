@@ -84,7 +84,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
     ) -> OpenclNetwork:
         """Compile `model` for the device in `config`, or for the device of `context`."""
         network = cls(plugin, config, model)
-        network.is_accurate = _is_accurate(config)
+        network.is_accurate = is_accurate(config)
         network.place(config, context)
         network.load(prepare_model(model, network.device.facts, config[INFERENCE_PRECISION_HINT]))
         return network
@@ -97,7 +97,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         network = cls(plugin, config, blob.manifest)
         check_precision(network.name, _precision_of(blob), config[INFERENCE_PRECISION_HINT])
         network.is_accurate = _mode_of(blob) == _ACCURACY
-        check_mode(network.name, made_accurate=network.is_accurate, is_accurate=_is_accurate(config))
+        check_mode(network.name, made_accurate=network.is_accurate, is_accurate=is_accurate(config))
         network.place(config, context)
         prepared = PreparedGraph.of(read_graph(blob), lowerings_of(network.device.facts))
         made_by, here = bytes(blob.section(COMPILER)).decode(errors="replace"), network.device.identity
@@ -195,7 +195,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         """Write the sections that `imported` reads."""
         super().export_sections(writer)
         writer.add_section(PRECISION, self.config[INFERENCE_PRECISION_HINT].encode())
-        writer.add_section(MODE, (_ACCURACY if self.is_accurate else _PERFORMANCE).encode())
+        writer.add_section(MODE, mode_text(is_accurate=self.is_accurate).encode())
         writer.add_section(COMPILER, self.device.identity.encode())
         writer.add_section(CHOICES, write_choices(self.tuner.choices))
         for key, binary in self.pool.binaries().items():
@@ -225,7 +225,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         return None
 
 
-def _is_accurate(config: Config) -> bool:
+def is_accurate(config: Config) -> bool:
     """Whether inexact kernels are ruled out. Raises `PropertyError` if another property asks for less than f32."""
     if config[EXECUTION_MODE_HINT] != _ACCURACY:
         return False
@@ -235,6 +235,11 @@ def _is_accurate(config: Config) -> bool:
             f"{config[INFERENCE_PRECISION_HINT]}; expected {INFERENCE_PRECISION_HINT.default}: omit one of them"
         )
     return True
+
+
+def mode_text(*, is_accurate: bool) -> str:
+    """The content of the section MODE."""
+    return _ACCURACY if is_accurate else _PERFORMANCE
 
 
 def _mode_of(blob: BlobReader) -> str:

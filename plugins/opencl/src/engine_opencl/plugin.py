@@ -15,8 +15,9 @@ from engine.plugin_api import (
     Plugin,
     QueryResult,
     RemoteContext,
+    TargetError,
 )
-from engine.properties import DEVICE_ID, MEMORY_BUDGET
+from engine.properties import DEVICE_ID, MEMORY_BUDGET, OWN_TARGET
 from engine_opencl.devices.device import OpenclDevice, device_of, find_devices
 from engine_opencl.properties import (
     COMPILE_EFFORT,
@@ -27,6 +28,7 @@ from engine_opencl.properties import (
     INFERENCE_PRECISION_HINT,
     KERNEL_TRIAL_SECONDS,
     PLAN_CACHE_SIZE,
+    TARGET,
     TRUST_BLOB,
 )
 from engine_opencl.remote.handles import CONTEXT_HANDLES
@@ -55,6 +57,8 @@ class OpenclPlugin(Plugin):
         TRUST_BLOB,
         DRIVER_VERSION,
         DEVICE_MEMORY,
+        TARGET,
+        OWN_TARGET,
     )
 
     context_handles = CONTEXT_HANDLES
@@ -79,12 +83,20 @@ class OpenclPlugin(Plugin):
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         """A new network from a model, which is not changed."""
+        if config[TARGET]:
+            from engine_opencl.described_network import DescribedNetwork
+
+            return DescribedNetwork.compiled(self, config, model)
         from engine_opencl.network import OpenclNetwork
 
         return OpenclNetwork.compiled(self, config, model)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
         """A network from the sections that `OpenclNetwork.export_sections` wrote."""
+        if config[TARGET]:  # which no blob states: only this machine's cache has one for a described device
+            from engine_opencl.described_network import DescribedNetwork
+
+            return DescribedNetwork.imported(self, config, blob)
         from engine_opencl.network import OpenclNetwork
 
         return OpenclNetwork.imported(self, config, blob)
@@ -97,6 +109,8 @@ class OpenclPlugin(Plugin):
 
     def compile_in_context(self, model: Model, config: Config, context: RemoteContext) -> ExecutableNetwork:
         """A new network whose kernels and buffers are in the OpenCL context of `context`."""
+        if config[TARGET]:
+            raise TargetError(f"OPENCL: {context} is on a device of this machine, and TARGET describes one; omit it")
         from engine_opencl.network import OpenclNetwork
 
         return OpenclNetwork.compiled(self, config, model, context)
@@ -111,7 +125,12 @@ class OpenclPlugin(Plugin):
         """The level of support of each operation, and a reason where it is refused."""
         from engine_opencl.query import query
 
-        facts = device_of(config[DEVICE_ID], config[DEVICE_NAME]).facts
+        if config[TARGET]:
+            from engine_opencl.description import described_facts
+
+            facts = described_facts(config[TARGET])
+        else:
+            facts = device_of(config[DEVICE_ID], config[DEVICE_NAME]).facts
         return query(model, facts, config[INFERENCE_PRECISION_HINT])
 
     def metric(self, name: str, device_id: str) -> object:
@@ -126,6 +145,10 @@ class OpenclPlugin(Plugin):
                 return facts.driver
             case DEVICE_MEMORY.name:
                 return facts.memory
+            case OWN_TARGET.name:
+                from engine_opencl.description import describe
+
+                return describe(facts)
         return None
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.plugin_api import CONFIG, METRIC, Property
+from engine.properties import TARGET as COMMON_TARGET
 
 COMPILE_EFFORT = Property(
     "COMPILE_EFFORT",
@@ -58,6 +59,16 @@ DEVICE_NAME = Property(
     "",
     CONFIG,
     "A part of the name of the device to use if DEVICE_ID is empty; empty matches any device.",
+)
+TARGET = Property(
+    COMMON_TARGET.name,
+    str,
+    "",
+    CONFIG,
+    "The device that a network is compiled for, as the metric OWN_TARGET describes it on the machine that has it; this "
+    "machine needs no OpenCL runtime. The network can be exported, and refuses requests. Empty: a device of this "
+    "machine.",
+    is_local=True,
 )
 TRUST_BLOB = Property(
     "TRUST_BLOB",
