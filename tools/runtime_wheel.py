@@ -22,7 +22,7 @@ NAME: Final = "engine-runtime"
 ROOTS: Final = ("engine", "engine.__main__", "engine_cpu")
 """The modules that a user imports or runs; the rest follows."""
 COMPILING: Final = frozenset({
-    *("cli.benchmark", "cli.diff", "core.compilation", "editing", "generation", "lowering", "onnx"),
+    *("cli.benchmark", "cli.diff", "core.compilation", "core.variants", "editing", "generation", "lowering", "onnx"),
     *("ops", "passes", "preprocessing", "session", "testing", "visualize"),
 })  # fmt: skip
 """The components, and parts of some, that read, change, compile or compare models, or need more than numpy."""
@@ -36,6 +36,7 @@ PURPOSES: Final = {
     "engine.preprocessing": "adding steps of preprocessing",
     "engine.cli": "this command",
     "engine.core.compilation": "compiling models",
+    "engine.core.variants": "compiling models",
     "engine_cpu": "compiling models",
 }
 REMEDY: Final = f"pip uninstall {NAME}, then pip install engine-sdk engine-plugin-cpu"

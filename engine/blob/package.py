@@ -9,6 +9,7 @@ feature `variants`, which no device has, so that engines which do not know packa
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -111,6 +112,31 @@ def sections_of_variant(name: str, manifest: BlobManifest) -> tuple[str, ...]:
     bound = Bound.of(manifest)
     shared = () if bound is None else (_SHARED + each.sha256 for each in bound.sections)
     return (section_of_variant(name), *dict.fromkeys(shared))
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedSize:
+    """The bytes of a variant's sections in a package: those of no other variant, and those that others also have."""
+
+    own: int
+    shared: int
+
+
+def variant_sizes(manifest: BlobManifest, variants: Mapping[str, BlobManifest]) -> dict[str, PackagedSize]:
+    """The sizes of variants in the package with this manifest, by name, from the variants' own manifests.
+
+    Raises `BlobFormatError`.
+    """
+    sizes = {section.name: section.size for section in manifest.sections}
+    used = {name: sections_of_variant(name, each) for name, each in variants.items()}
+    count = Counter(section for sections in used.values() for section in sections)
+    return {
+        name: PackagedSize(
+            sum(sizes.get(each, 0) for each in sections if count[each] == 1),
+            sum(sizes.get(each, 0) for each in sections if count[each] > 1),
+        )
+        for name, sections in used.items()
+    }
 
 
 class _Shared(WeightsFile):

@@ -63,15 +63,32 @@ def _of_blob(described: Mapping[str, Any]) -> Iterable[str]:
             (f"requires {key}", value if isinstance(value, str) else ", ".join(value))
             for key, value in described["requirements"].items()
         ),
-        *((f"part {part['name']}", _part(part)) for part in described["parts"]),
+        *((f"part {p['name']}", _part(p)) for p in described["parts"] if "variants" not in described),
     ]
     yield section("Blob", plain_table(("", ""), facts))
+    if variants := described.get("variants"):
+        rows = [(each["name"], _variant(each, described["variant"]), _sizes(each)) for each in variants]
+        yield section("Variants", plain_table(("name", "here", "bytes"), rows))
     yield from _ports(described)
     sizes = [(each["name"], each["bytes"]) for each in described["sections"]]
     yield section(f"{len(sizes)} sections", _shares("section", sizes, byte_count))
     verdicts = {True: "sound", False: "DAMAGED", None: "not checked"}
     hashes = [(each["name"], each["sha256"], verdicts[each.get("sound")]) for each in described["sections"]]
     yield section("Hashes", plain_table(("section", "SHA-256", "checked"), hashes))
+
+
+def _variant(variant: Mapping[str, Any], chosen: str) -> str:
+    """Whether a variant of a package is imported here, or why it is not."""
+    state = "imported" if variant["name"] == chosen else "can be imported"
+    state = f"not here: {'; '.join(variant['reasons'])}" if variant["reasons"] else state
+    return state if variant.get("sound", True) else f"DAMAGED; {state}"
+
+
+def _sizes(variant: Mapping[str, Any]) -> str:
+    """The bytes of a variant's own sections, and of those that others also have; of an encrypted one, nothing."""
+    if "own_bytes" not in variant:
+        return "-"
+    return f"{byte_count(variant['own_bytes'])}, and {byte_count(variant['shared_bytes'])} shared"
 
 
 def _part(part: Mapping[str, Any]) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from engine.blob import BlobManifest, BlobRelease, SectionTransform, SigningKey, read_signing_key, transform_of
-from engine.blob.package import package_writer, section_of_variant, sections_of_variant
+from engine.blob import BlobRelease, SectionTransform, SigningKey, read_signing_key, transform_of
+from engine.blob.package import PackagedSize, package_writer, section_of_variant, variant_sizes
 from engine.core.build import Check
 from engine.core.core import Core
 from engine.errors import BlobSignatureError, TargetError, UnsupportedError
@@ -58,31 +57,6 @@ def compile_variants(
         network = core.compile_model(model, device, config, target=name, progress=progress)
         variants.append(Variant(name, network, time.perf_counter() - start))
     return tuple(variants)
-
-
-@dataclass(frozen=True, slots=True)
-class PackagedSize:
-    """The bytes of a variant's sections in a package: those of no other variant, and those that others also have."""
-
-    own: int
-    shared: int
-
-
-def variant_sizes(manifest: BlobManifest, variants: Mapping[str, BlobManifest]) -> dict[str, PackagedSize]:
-    """The sizes of variants in the package with this manifest, by name, from the variants' own manifests.
-
-    Raises `BlobFormatError`.
-    """
-    sizes = {section.name: section.size for section in manifest.sections}
-    used = {name: sections_of_variant(name, each) for name, each in variants.items()}
-    count = Counter(section for sections in used.values() for section in sections)
-    return {
-        name: PackagedSize(
-            sum(sizes.get(each, 0) for each in sections if count[each] == 1),
-            sum(sizes.get(each, 0) for each in sections if count[each] > 1),
-        )
-        for name, sections in used.items()
-    }
 
 
 def export_variants(

@@ -190,3 +190,63 @@ def test_a_blob_for_another_machine(engine: Engine, files: Path, tmp_path: Path)
     done = engine("compile", model, "-d", "TEMPLATE", "--target", "source", "-o", tmp_path / "other.blob")
     assert (done.code, "TEMPLATE compiles for this machine only" in done.err) == (3, True)
     assert not (tmp_path / "other.blob").exists()
+
+
+def test_one_file_for_several_machines(engine: Engine, files: Path, tmp_path: Path) -> None:
+    model, blob = files / "basic.onnx", tmp_path / "package.blob"
+    done = engine("compile", model, "--targets", "generic,cores=3,source", "-o", blob, "--check", "--json")
+    assert done.code == 0
+    found = json.loads(done.out)
+    assert [each["name"] for each in found["variants"]] == ["generic,cores=3", "source"]
+    assert all(c["close"] for each in found["variants"] for c in each["comparison"])
+    assert found["bytes"] == blob.stat().st_size
+    done = engine("inspect", blob, "--verify", "--json")
+    described = json.loads(done.out)
+    assert (done.code, described["variant"], described["loads_here"]) == (0, "generic,cores=3", True)
+    assert [(each["name"], each["reasons"], each["sound"]) for each in described["variants"]] == [
+        ("generic,cores=3", [], True),
+        ("source", [], True),
+    ]
+    assert "variant source (" in engine("inspect", blob, "--html", tmp_path / "page.html").out
+    assert "can be imported" in (tmp_path / "page.html").read_text()
+    assert engine("run", blob).code == 0
+    # Damage to a variant that is not imported here is shown, and does not matter.
+    content = bytearray(blob.read_bytes())
+    content[-1] ^= 1
+    blob.write_bytes(content)
+    done = engine("inspect", blob, "--verify")
+    assert (done.code, "DAMAGED; can be imported here" in done.out) == (0, True)
+    assert engine("run", blob).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--targets", "source", "--target", "source"], "--target and --targets: give one of them"),
+        (["--targets", "source", "-d", "CPU", "-d", "TEMPLATE"], "give one -d"),
+        (["--targets", "source", "--weights-from", "w.onnx"], "omit --weights-from"),
+        (["--targets", "source", "-i", "x.npy"], "-i gives the inputs of --check, which is off"),
+        (["--targets", "source,source"], "expected targets that differ"),
+        (["--targets", "source,"], "expected targets that differ"),
+        (["--targets", "source", "-d", "TEMPLATE"], "TEMPLATE compiles for this machine only"),
+        (["--target", "@absent.txt"], "--target @absent.txt: the file cannot be read"),
+        (["--target", ""], "the target is empty"),
+    ],
+)
+def test_targets_that_contradict_other_options(
+    engine: Engine, files: Path, tmp_path: Path, arguments: list[str], problem: str
+) -> None:
+    done = engine("compile", files / "basic.onnx", "-o", tmp_path / "new.blob", *arguments, cwd=tmp_path)
+    assert done.code != 0
+    assert problem in done.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_device_is_described_for_other_machines(engine: Engine, files: Path, tmp_path: Path) -> None:
+    done = engine("devices", "CPU", "--describe")
+    (tmp_path / "cpu.txt").write_text(done.out)
+    blob, target = tmp_path / "cpu.blob", f"@{tmp_path / 'cpu.txt'}"
+    assert engine("compile", files / "basic.onnx", "-d", "CPU", "--target", target, "-o", blob).code == 0
+    assert config_of(blob) == {"TARGET": done.out.strip()}
+    assert "name it" in engine("devices", "--describe").err
+    assert "TEMPLATE has no description" in engine("devices", "TEMPLATE", "--describe").err

@@ -238,8 +238,7 @@ def _describe_part(part: BlobPart) -> dict[str, Any]:
 
 def _describe_variants(check: BlobCheck) -> list[dict[str, Any]]:
     """The variants of a package: what each requires, whether it can be imported, and the bytes of its sections."""
-    from engine.blob.package import section_of_variant, sections_of_variant, variants_of
-    from engine.core.variants import variant_sizes
+    from engine.blob.package import section_of_variant, sections_of_variant, variant_sizes, variants_of
 
     assert check.manifest is not None
     parts = {part.name: part.manifest for part in check.parts if part.manifest is not None}
