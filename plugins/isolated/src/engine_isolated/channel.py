@@ -18,7 +18,7 @@ from engine.plugin_api import NodeProfile, Signature
 from engine.runtime.growing import plain
 from engine_isolated.failures import rebuilt
 from engine_isolated.layout import HEAD, Layout, Packing, Place, begun_run, is_plain, known_shape, unpacked
-from engine_isolated.memory import Segment
+from engine_isolated.memory import SharedMemory
 from engine_isolated.wire import Connection, decoded, encoded
 
 Array = NDArray[Any]
@@ -54,11 +54,11 @@ os.register_at_fork(after_in_parent=_count_fork)
 class Block:
     """Memory for the large outputs of one inference, of which their arrays are views."""
 
-    __slots__ = ("number", "segment")
+    __slots__ = ("number", "shared")
 
     def __init__(self, number: int, size: int) -> None:
         self.number = number
-        self.segment = Segment.created(size, is_private=True)
+        self.shared = SharedMemory.created(size, is_private=True)
 
 
 class _Use:
@@ -105,7 +105,7 @@ class Channel:
         self._outputs = (*signature.outputs, *(each.after for each in states))
         ports = (*signature.inputs, *(each.before for each in states))
         self._is_plain = all(map(is_plain, ports))
-        self._segment: Segment | None = None
+        self._shared: SharedMemory | None = None
         self._key: object = None
         self._layout: Layout | None = None
         self._inputs: list[Array] = []
@@ -117,7 +117,7 @@ class Channel:
     @property
     def has_begun(self) -> bool:
         """Whether the device has begun the last inference: a crash may be its fault, and it may have had effects."""
-        return self._segment is not None and int(begun_run(self._segment)[0]) == self.run
+        return self._shared is not None and int(begun_run(self._shared)[0]) == self.run
 
     def begin(self, values: Sequence[Any]) -> None:
         """Send the inputs and start the inference. Raises `OSError` if the other process has ended."""
@@ -144,33 +144,31 @@ class Channel:
         layout = Layout.of(arrays, [known_shape(port, lengths) for port in self._outputs])
         self._key = None
         fds = self._reserve(layout.size)
-        segment = self._segment
-        assert segment is not None
+        shared = self._shared
+        assert shared is not None
         self._blocks = []  # those in use are dropped with their arrays
-        self.connection.send(LAYOUT + encoded({**layout.to_json(), "segment": segment.size}), fds)
-        segment.close_fd()
+        self.connection.send(LAYOUT + encoded({**layout.to_json(), "shared": shared.size}), fds)
+        shared.close_fd()
         self._layout = layout
-        self._inputs = [place.view(segment) for place in layout.inputs]
-        self._results = [
-            None if place is None or place.is_in_block else place.view(segment) for place in layout.outputs
-        ]
+        self._inputs = [place.view(shared) for place in layout.inputs]
+        self._results = [None if place is None or place.is_in_block else place.view(shared) for place in layout.outputs]
 
     def _reserve(self, size: int) -> list[int]:
-        """Have a segment of at least `size` bytes; returns its descriptor if it is a new one."""
-        if self._segment is not None and self._segment.size >= size:
+        """Have memory of at least `size` bytes; returns its descriptor if it is new."""
+        if self._shared is not None and self._shared.size >= size:
             return []
-        self._segment = Segment.created(max(4096, size))
-        return [self._segment.fd]
+        self._shared = SharedMemory.created(max(4096, size))
+        return [self._shared.fd]
 
     def _send_values(self, values: Sequence[Any]) -> None:
         packing = Packing(HEAD)
         described = [packing.described(plain(value)) for value in values]
         fds = self._reserve(packing.size)
-        assert self._segment is not None
-        packing.write(self._segment.bytes)
-        message = {"run": self.run, "values": described, "segment": self._segment.size}
+        assert self._shared is not None
+        packing.write(self._shared.bytes)
+        message = {"run": self.run, "values": described, "shared": self._shared.size}
         self.connection.send(VALUES + encoded(message), fds)
-        self._segment.close_fd()
+        self._shared.close_fd()
 
     def _next_block(self, size: int) -> Block:
         kept = self._blocks
@@ -181,10 +179,10 @@ class Channel:
         except IndexError:
             self._block_number += 1
             block = Block(self._block_number, size)
-            self.connection.send(BLOCK_FORM.pack(BLOCK, block.number, size), [block.segment.fd])
-            block.segment.close_fd()
+            self.connection.send(BLOCK_FORM.pack(BLOCK, block.number, size), [block.shared.fd])
+            block.shared.close_fd()
             return block
-        block.segment.forget_writes()
+        block.shared.forget_writes()
         return block
 
     def result(self, wait: Callable[[], None]) -> tuple[list[Any], list[NodeProfile]]:
@@ -229,9 +227,9 @@ class Channel:
             start = JSON_FORM.size + length
             content = decoded(message[JSON_FORM.size : start])
             if fds:
-                segment = Segment.received(fds[0], content["size"], is_private=True)
-                segment.close_fd()
-                view: _View = segment.view
+                shared = SharedMemory.received(fds[0], content["size"], is_private=True)
+                shared.close_fd()
+                view: _View = shared.view
             else:
                 view = _inline(message[start:])
             but = {
@@ -281,7 +279,7 @@ class Channel:
 
 
 def _array_of(place: Place, block: Block, use: _Use) -> Array:
-    view = block.segment.view(place.at, place.shape, _dtype(place))
+    view = block.shared.view(place.at, place.shape, _dtype(place))
     return np.asarray(_Held(view, use)).view(_dtype(place)).reshape(place.shape)
 
 

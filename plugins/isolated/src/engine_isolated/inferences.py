@@ -33,7 +33,7 @@ from engine_isolated.channel import (
 )
 from engine_isolated.failures import described
 from engine_isolated.layout import Layout, Packing, begun_run, unpacked
-from engine_isolated.memory import Segment
+from engine_isolated.memory import SharedMemory
 from engine_isolated.wire import Connection, decoded, encoded
 
 Array = NDArray[Any]
@@ -57,10 +57,10 @@ class Inferences:
             self._states = self._request.states = PassedStates(network.signature.states, network.signature.network)
         self._lock = threading.Lock()
         self._run = self._cancelled = 0
-        self._segment: Segment | None = None
+        self._shared: SharedMemory | None = None
         self._begun: Array
-        self._block: Segment
-        self._blocks: dict[int, Segment] = {}
+        self._block: SharedMemory
+        self._blocks: dict[int, SharedMemory] = {}
         self._layout: Layout | None = None
         self._inputs: list[Array] = []
         self._results: list[Array | None] = []
@@ -89,11 +89,11 @@ class Inferences:
             self._answer(run, number, None)
         elif kind == VALUES:
             content = decoded(message[1:])
-            self._take_segment(content["segment"], fds)
+            self._take_shared(content["shared"], fds)
             self._answer(content["run"], 0, content["values"])
         elif kind == LAYOUT:
             content = decoded(message[1:])
-            self._take_segment(content["segment"], fds)
+            self._take_shared(content["shared"], fds)
             self._lay_out(Layout.from_json(content))
         elif kind == BLOCK:
             _, number, size = BLOCK_FORM.unpack(message)
@@ -102,19 +102,17 @@ class Inferences:
             _, number = FORGET_FORM.unpack(message)
             self._blocks.pop(number, None)
 
-    def _take_segment(self, size: int, fds: Sequence[int]) -> None:
+    def _take_shared(self, size: int, fds: Sequence[int]) -> None:
         if fds:
-            self._segment = _received(fds, size)
-            self._begun = begun_run(self._segment)
+            self._shared = _received(fds, size)
+            self._begun = begun_run(self._shared)
 
     def _lay_out(self, layout: Layout) -> None:
-        segment = self._segment
-        assert segment is not None
+        shared = self._shared
+        assert shared is not None
         self._layout = layout
-        self._inputs = [place.view(segment) for place in layout.inputs]
-        self._results = [
-            None if place is None or place.is_in_block else place.view(segment) for place in layout.outputs
-        ]
+        self._inputs = [place.view(shared) for place in layout.inputs]
+        self._results = [None if place is None or place.is_in_block else place.view(shared) for place in layout.outputs]
         self._request.clear_tensors()
         self._blocks.clear()
 
@@ -136,9 +134,9 @@ class Inferences:
             inputs: list[Any] = self._inputs
             self._bind_block(number)
         else:
-            segment = self._segment
-            assert segment is not None
-            inputs = [unpacked(each, lambda place: place.view(segment)) for each in values]
+            shared = self._shared
+            assert shared is not None
+            inputs = [unpacked(each, lambda place: place.view(shared)) for each in values]
         if self._states is not None:
             self._states.given = inputs[self._given :]
             inputs = inputs[: self._given]
@@ -200,9 +198,9 @@ class Inferences:
             data = np.zeros(packing.size, np.uint8)
             packing.write(data)
             return head + data.tobytes(), []
-        segment = Segment.created(packing.size)
-        packing.write(segment.bytes)
-        return head, [os.dup(segment.fd)]
+        shared = SharedMemory.created(packing.size)
+        packing.write(shared.bytes)
+        return head, [os.dup(shared.fd)]
 
 
 class PassedStates(States):
@@ -225,7 +223,7 @@ class PassedStates(States):
         return values
 
 
-def _received(fds: Sequence[int], size: int) -> Segment:
-    segment = Segment.received(fds[0], size)
-    segment.close_fd()
-    return segment
+def _received(fds: Sequence[int], size: int) -> SharedMemory:
+    shared = SharedMemory.received(fds[0], size)
+    shared.close_fd()
+    return shared

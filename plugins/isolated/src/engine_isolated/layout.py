@@ -12,29 +12,29 @@ from engine.errors import DeviceError, EngineError
 from engine.ir import ElementType, TensorType, string, undefined
 from engine.plugin_api import Port
 from engine.startup import dataclass
-from engine_isolated.memory import Segment, aligned
+from engine_isolated.memory import SharedMemory, aligned
 
 LARGE: Final = 1 << 16
 """Outputs of as many bytes are not copied: the device writes them into memory that becomes the caller's array."""
 
 HEAD: Final = 64
-"""The first bytes of a segment: the number of the inference that the device has begun last, and nothing."""
+"""the first bytes of the memory: the number of the inference that the device has begun last, and nothing."""
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor is: in the channel's segment or, if it is a large output, in the block of the inference."""
+    """Where a tensor is: in the memory of the channel or, if it is a large output, in the block of the inference."""
 
     element_type: str
     shape: tuple[int, ...]
     at: int
     is_in_block: bool = False
 
-    def view(self, segment: Segment) -> Array:
+    def view(self, shared: SharedMemory) -> Array:
         """The tensor there. Raises `DeviceError` if it ends outside."""
-        return segment.view(self.at, self.shape, ElementType.parse(self.element_type).numpy)
+        return shared.view(self.at, self.shape, ElementType.parse(self.element_type).numpy)
 
     def to_json(self) -> list[Any]:
         """A description for the other process."""
@@ -51,7 +51,7 @@ class Place:
 class Layout:
     """The places of all inputs, and of the outputs whose shapes are known before the inference.
 
-    `size` is the number of bytes of the segment, `block_size` of the block.
+    `size` is the number of bytes of the memory, `block_size` of the block.
     """
 
     inputs: tuple[Place, ...]
@@ -62,7 +62,7 @@ class Layout:
     @classmethod
     def of(cls, inputs: Sequence[Array], outputs: Sequence[tuple[ElementType, tuple[int, ...]] | None]) -> Layout:
         """The layout for these inputs, and for outputs of these types and shapes; None where they are not known."""
-        at = [HEAD, 0]  # the ends of the segment and of the block
+        at = [HEAD, 0]  # the ends of the memory and of the block
 
         def place(element_type: ElementType, shape: tuple[int, ...], nbytes: int, is_in_block: bool) -> Place:
             found = Place(element_type.name, shape, at[is_in_block], is_in_block)
@@ -105,9 +105,9 @@ def is_plain(port: Port) -> bool:
     return isinstance(port.type, TensorType) and port.element_type not in (string, undefined)
 
 
-def begun_run(segment: Segment) -> Array:
-    """The number of the inference that was begun last, as an array of one element in the head of a segment."""
-    return segment.view(0, (1,), np.dtype(np.uint64))
+def begun_run(shared: SharedMemory) -> Array:
+    """The number of the inference that was begun last, as an array of one element in the head of the memory."""
+    return shared.view(0, (1,), np.dtype(np.uint64))
 
 
 def known_shape(port: Port, lengths: Mapping[str, int]) -> tuple[ElementType, tuple[int, ...]] | None:

@@ -1,4 +1,4 @@
-"""`Segment`: memory that two processes share. It has no name, so that nothing remains of it when both have ended."""
+"""`SharedMemory`: memory of two processes. It has no name, so that nothing remains of it when both have ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from engine.errors import DeviceError, OutOfMemoryError, UnsupportedError
 
 LINE: Final = 64
-"""The alignment of tensors in a segment."""
+"""The alignment of tensors in shared memory."""
 _SEALS: Final = 0x0002 | 0x0004  # F_SEAL_SHRINK, F_SEAL_GROW, which Python 3.11 does not name
 _ADD_SEALS, _GET_SEALS = 1033, 1034
 
@@ -40,7 +40,7 @@ def seal(fd: int) -> None:
     fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
 
 
-class Segment:
+class SharedMemory:
     """A file descriptor of memory whose size can no longer change, and its mapping.
 
     If the size could change, a process that shrinks the memory would kill the other one. A private mapping shows what
@@ -77,7 +77,9 @@ class Segment:
         """Memory that the other process made. Takes the descriptor. Raises `DeviceError` if it can shrink."""
         try:
             seals, present = fcntl.fcntl(fd, _GET_SEALS), os.fstat(fd).st_size
-            if seals & _SEALS != _SEALS or not 0 <= size <= present:
+            if seals & _SEALS != _SEALS:
+                raise DeviceError("the other process passed shared memory whose size can change")
+            if not 0 <= size <= present:
                 raise DeviceError(f"the other process passed shared memory of {present} bytes instead of {size}")
             return cls(fd, size, is_private=is_private)
         except BaseException as e:

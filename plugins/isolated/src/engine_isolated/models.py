@@ -7,10 +7,10 @@ from typing import Any
 from engine.errors import ModelReadError
 from engine.ir import Model
 from engine.onnx import join_model, split_model
-from engine_isolated.memory import Segment, aligned
+from engine_isolated.memory import SharedMemory, aligned
 
 
-def model_segment(model: Model) -> tuple[Segment, dict[str, Any]]:
+def shared_model(model: Model) -> tuple[SharedMemory, dict[str, Any]]:
     """A model as shared memory, and where its parts are there. Raises `ModelWriteError`, `OutOfMemoryError`."""
     skeleton, sections = split_model(model, keep_unread=True)
     parts = [memoryview(skeleton), *(memoryview(section.data).cast("B") for section in sections)]
@@ -19,12 +19,12 @@ def model_segment(model: Model) -> tuple[Segment, dict[str, Any]]:
         places.append([at, part.nbytes])
         at += aligned(part.nbytes)
     names = [section.name for section in sections]
-    return Segment.of(parts, at), {"skeleton": places[0], "sections": dict(zip(names, places[1:], strict=True))}
+    return SharedMemory.of(parts, at), {"skeleton": places[0], "sections": dict(zip(names, places[1:], strict=True))}
 
 
-def model_in(segment: Segment, places: dict[str, Any]) -> Model:
-    """The model of `model_segment`; its constants are views of the memory."""
-    data = segment.buffer
+def model_in(shared: SharedMemory, places: dict[str, Any]) -> Model:
+    """The model of `shared_model`; its constants are views of the memory."""
+    data = shared.buffer
 
     def part(place: list[int]) -> memoryview:
         at, size = place

@@ -22,8 +22,8 @@ from engine.plugin_api import (
     ThreadExecutor,
 )
 from engine.properties import EXCLUSIVE_ASYNC_REQUESTS, NUM_STREAMS, OPTIMAL_NUMBER_OF_INFER_REQUESTS
-from engine_isolated.memory import Segment
-from engine_isolated.models import model_segment
+from engine_isolated.memory import SharedMemory
+from engine_isolated.models import shared_model
 from engine_isolated.properties import DEVICE_METRICS, OWN_METRICS, PROCESS_STATISTICS
 from engine_isolated.request import IsolatedInferRequest
 from engine_isolated.supervisor import Order, Supervisor
@@ -44,9 +44,9 @@ class IsolatedNetwork(ExecutableNetwork):
     def compiled(cls, plugin: Any, config: Config, model: Model, target: Target) -> Self:
         """Have a process compile the model, which is kept for the next process. Raises the errors of the device."""
         network = cls(plugin, config, model)
-        segment, places = model_segment(model)
+        shared, places = shared_model(model)
         arguments = {**target.arguments, "model": places}
-        network._begin(target, Order(target.device, target.plugins, "compile", segment, arguments))
+        network._begin(target, Order(target.device, target.plugins, "compile", shared, arguments))
         return network
 
     @classmethod
@@ -56,7 +56,7 @@ class IsolatedNetwork(ExecutableNetwork):
         network = cls(plugin, config, manifest)
         data = memoryview(blob.section(NETWORK)).cast("B")
         arguments = {**target.arguments, "size": data.nbytes, "is_trusted": blob.is_trusted}
-        order = Order(target.device, target.plugins, "import", Segment.of([data], data.nbytes), arguments)
+        order = Order(target.device, target.plugins, "import", SharedMemory.of([data], data.nbytes), arguments)
         network._begin(target, order)
         return network
 
@@ -93,9 +93,9 @@ class IsolatedNetwork(ExecutableNetwork):
             for fd in fds:
                 os.close(fd)
             raise DeviceError(f"{self.signature.network}: its process sent no blob")
-        segment = Segment.received(fds[0], size)
-        segment.close_fd()
-        writer.add_section(NETWORK, segment.buffer)
+        shared = SharedMemory.received(fds[0], size)
+        shared.close_fd()
+        writer.add_section(NETWORK, shared.buffer)
 
     def metric(self, name: str) -> object:
         """The metrics of the process, and those of the network in it that were told when it was made."""

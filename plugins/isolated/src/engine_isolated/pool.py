@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from engine.errors import DeviceError, PluginError
 from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
-from engine_isolated.memory import Segment
+from engine_isolated.memory import SharedMemory
 from engine_isolated.process import DeviceProcess, ProcessEnded
 
 _PING_SECONDS: Final = 10.0
@@ -69,12 +69,12 @@ class ProcessPool(Participant):
         plugins: Mapping[str, str],
         name: str,
         timeout: float,
-        segment: Segment,
+        shared: SharedMemory,
         arguments: Mapping[str, Any],
     ) -> Any:
         """The answer to one call. Raises the error that the process reports, `DeviceError` if it ends."""
         with self.borrowed(device, plugins) as process:
-            return process.call(name, timeout, segment, arguments)[0]
+            return process.call(name, timeout, shared, arguments)[0]
 
     def _after_fork(self) -> None:
         self._spare = None

@@ -23,7 +23,7 @@ from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
 from engine.threads import start_thread
 from engine_isolated.channel import Channel
 from engine_isolated.failures import rebuilt
-from engine_isolated.memory import Segment
+from engine_isolated.memory import SharedMemory
 from engine_isolated.wire import Connection, decoded, encoded
 
 PROGRAM: Final = "engine_isolated.program"
@@ -88,7 +88,7 @@ class DeviceProcess(Participant):
         self,
         name: str,
         timeout: float,
-        segment: Segment | None = None,
+        shared: SharedMemory | None = None,
         arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> tuple[Any, list[int]]:
         """Have the process do something, one call at a time; returns its answer and the descriptors that came with it.
@@ -104,7 +104,7 @@ class DeviceProcess(Participant):
                     if "error" in begun:
                         raise rebuilt(begun["error"])
                     self._is_begun = True
-                answer = self._exchange(name, timeout, segment, arguments)
+                answer = self._exchange(name, timeout, shared, arguments)
                 is_answered = True
             finally:
                 if not is_answered and self.is_running:
@@ -116,7 +116,7 @@ class DeviceProcess(Participant):
         return answer[0].get("result"), answer[1]
 
     def _exchange(
-        self, name: str, timeout: float, segment: Segment | None, arguments: Mapping[str, Any]
+        self, name: str, timeout: float, shared: SharedMemory | None, arguments: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[int]]:
         end = time.monotonic() + timeout if timeout else None
 
@@ -128,10 +128,10 @@ class DeviceProcess(Participant):
                     raise EOFError
 
         request: dict[str, Any] = {"call": name, "arguments": dict(arguments)}
-        if segment is not None:
-            request["segment"] = segment.size
+        if shared is not None:
+            request["shared"] = shared.size
         try:
-            self._calls.send(encoded(request), [] if segment is None else [segment.fd])
+            self._calls.send(encoded(request), [] if shared is None else [shared.fd])
             while True:
                 message, fds = self._calls.receive(wait)
                 answer = decoded(message)

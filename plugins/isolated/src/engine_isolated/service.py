@@ -16,7 +16,7 @@ from engine.plugin_api import ExecutableNetwork, QueryResult
 from engine.properties import EXECUTION_SUMMARY, SUPPORTED_CONFIG_KEYS, SUPPORTED_METRICS
 from engine_isolated.failures import described
 from engine_isolated.inferences import Inferences
-from engine_isolated.memory import Segment, new_memory, seal
+from engine_isolated.memory import SharedMemory, new_memory, seal
 from engine_isolated.models import model_in
 from engine_isolated.query import described as described_answer
 from engine_isolated.wire import Connection, decoded, encoded
@@ -79,34 +79,34 @@ class Service:
             connection.send(encoded({"progress": [what, share]}))
 
         try:
-            segment = Segment.received(fds[0], request["segment"]) if fds else None
-            if segment is not None:
-                segment.close_fd()
+            shared = SharedMemory.received(fds[0], request["shared"]) if fds else None
+            if shared is not None:
+                shared.close_fd()
             with watched(None, progress), warnings.catch_warnings():
                 warnings.simplefilter("ignore", EngineWarning)  # the application gets them as remarks
-                answer = {"result": self._call(request["call"], segment, request["arguments"], sent)}
+                answer = {"result": self._call(request["call"], shared, request["arguments"], sent)}
         except (Exception, SystemExit) as e:
             answer = {"error": described(e)}
         connection.send(encoded(answer), sent)
         for fd in sent:
             os.close(fd)
 
-    def _call(self, name: str, segment: Segment | None, given: Mapping[str, Any], sent: list[int]) -> Any:
+    def _call(self, name: str, shared: SharedMemory | None, given: Mapping[str, Any], sent: list[int]) -> Any:
         match name:
             case "begin":
                 return self._register(given["plugins"])
             case "ping":
                 return None
-            case "query" if segment is not None:
+            case "query" if shared is not None:
                 self._core.extensions  # noqa: B018  (whose operators the model may have)
-                model = model_in(segment, given["model"])
+                model = model_in(shared, given["model"])
                 return described_answer(self._core.query_model(model, given["device"], self._config(given)), model)
-            case "compile" if segment is not None:
+            case "compile" if shared is not None:
                 self._core.extensions  # noqa: B018
-                model = model_in(segment, given["model"])
+                model = model_in(shared, given["model"])
                 return self._made(self._core.compile_part(model, given["device"], self._config(given)))
-            case "import" if segment is not None:
-                blob = segment.buffer[: given["size"]]
+            case "import" if shared is not None:
+                blob = shared.buffer[: given["size"]]
                 return self._made(self._core.import_model(blob, given["device"], self._config(given)))
         network = self._network
         if network is None:

@@ -14,7 +14,7 @@ from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
 from engine.startup import dataclass
 from engine_isolated.channel import Channel
 from engine_isolated.log import logger
-from engine_isolated.memory import Segment
+from engine_isolated.memory import SharedMemory
 from engine_isolated.pool import pool
 from engine_isolated.process import DeviceProcess, ProcessEnded
 
@@ -31,14 +31,14 @@ class Order:
         device: the device string in the process.
         plugins: those that were registered here, as "module:name" by device.
         call: "compile" or "import".
-        segment: the model, or the blob.
+        shared: the model, or the blob.
         arguments: of the call.
     """
 
     device: str
     plugins: Mapping[str, str]
     call: str
-    segment: Segment
+    shared: SharedMemory
     arguments: Mapping[str, Any]
 
 
@@ -93,7 +93,7 @@ class Supervisor(Participant):
         order = self._order
         process = pool.take(order.device, order.plugins)
         try:
-            answer, _ = process.call(order.call, self.bounds.call_timeout, order.segment, order.arguments)
+            answer, _ = process.call(order.call, self.bounds.call_timeout, order.shared, order.arguments)
             self._check(answer)
         except ProcessEnded as e:
             process.end()
