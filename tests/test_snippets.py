@@ -142,7 +142,7 @@ RUN = {
     "docs/preprocessing.md": Document(6, prepare=classifier_and_detector),
     "docs/hetero.md": Document(13),
     "docs/visualize.md": Document(5),
-    "docs/virtual-devices.md": Document(5),
+    "docs/virtual-devices.md": Document(7),
     "docs/stateful-models.md": Document(8),
     "docs/language-models.md": Document(21, 4, packages=("llguidance", "onnxscript", "peft", "torch", "transformers")),
     "apps/ray/README.md": Document(0, 1),
