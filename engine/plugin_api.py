@@ -463,3 +463,10 @@ class CoreHandle(Protocol):
 
         For a device that starts other processes: their cores need them, too.
         """
+
+    @property
+    def registered_extensions(self) -> Mapping[str, str]:
+        """The extensions that the application has added, as "name version", each with its module's name or its path.
+
+        It is empty for an object that another process cannot find by a name.
+        """

@@ -617,6 +617,14 @@ class Core:
         return self._extensions.infos
 
     @property
+    def registered_extensions(self) -> dict[str, str]:
+        """The extensions of `add_extension`, as "name version", each with its module's name or its path, else "".
+
+        Those of installed packages are not listed: another core finds them by itself.
+        """
+        return self._extensions.sources
+
+    @property
     def unavailable_extensions(self) -> dict[str, EngineError]:
         """Why extensions of installed packages are unusable, by the name of the entry point."""
         return self._extensions.failures

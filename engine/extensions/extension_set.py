@@ -60,6 +60,7 @@ class ExtensionSet:
     def __init__(self, installed: InstalledEntryPoints, lock: AbstractContextManager[object]) -> None:
         self._installed = installed
         self._added: dict[str, ExtensionInfo] = {}
+        self._sources: dict[str, str] = {}
         self._failures: dict[str, EngineError] = {}
         self._is_searched = self._is_searching = False
         self._lock = lock
@@ -82,16 +83,26 @@ class ExtensionSet:
         self.load_installed()
         return frozenset(map(str, self._added.values()))
 
+    @property
+    def sources(self) -> dict[str, str]:
+        """What `add` was given for each extension, as "name version": the name of a module, or an absolute path.
+
+        It is empty for objects that another process cannot find by a name.
+        """
+        return dict(self._sources)
+
     def add(self, source: ExtensionSource) -> ExtensionInfo:
         """Add an extension, all of its operators or none. Adding it again has no effect.
 
         Raises `ExtensionError`, and `ExtensionConflictError` if it defines an operator that is defined already.
         """
-        from engine.extensions.sources import resolve
+        from engine.extensions.sources import name_of, resolve
 
         self.load_installed()
         origin = source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
-        return self._add(resolve(source), str(origin))
+        info = self._add(resolve(source), str(origin))
+        self._sources.setdefault(str(info), name_of(source))
+        return info
 
     def check(self, model: Model) -> tuple[str, ...]:
         """The extensions whose operators the model uses, each as "name version", sorted.

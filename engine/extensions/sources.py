@@ -52,6 +52,15 @@ def resolve(source: ExtensionSource) -> Extension:
     )
 
 
+def name_of(source: ExtensionSource) -> str:
+    """What another process can pass to `resolve` for the same: a module's name, or an absolute path; "" if nothing."""
+    if isinstance(source, ModuleType):
+        return source.__name__
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and _is_path(source)):
+        return os.path.abspath(source)
+    return source if isinstance(source, str) else ""
+
+
 def _of_operators(operators: Sequence[Operator]) -> Extension:
     domains = sorted({operator.domain for operator in operators})
     if len(domains) > 1:

@@ -332,6 +332,9 @@ def test_a_module_is_added_by_name_object_or_file(kind: str, tmp_path: Path, mon
     for _ in range(2):
         assert str(core.add_extension(source)) == f"{name} 2.1"
     assert [info.operators for info in core.extensions] == [(f"test.{name}.Triple",)]
+    by_name = core.registered_extensions[f"{name} 2.1"]  # as another process adds it
+    assert by_name == (name if kind == "object" else source)
+    assert str(Core().add_extension(by_name)) == f"{name} 2.1"
 
 
 def test_operators_without_an_extension_have_the_name_of_their_domain(
@@ -360,6 +363,7 @@ def test_operators_are_added_one_by_one(tmp_path: Path) -> None:
     for operator in (one, two, one):
         core.add_extension(operator)
     other.add_extension(one)
+    assert other.registered_extensions == {"test.single.One 0": ""}
     assert [(str(info), info.operators) for info in core.extensions] == [
         ("test.single.One 0", ("test.single.One",)),
         ("test.single.Two 0", ("test.single.Two",)),
