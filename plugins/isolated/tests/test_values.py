@@ -9,13 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from engine import Core, ops
 from engine.blob import BlobReader
-from engine.errors import DeviceError, DeviceNotFoundError, EngineWarning, InputError, PluginError, PropertyError
+from engine.errors import (
+    DeviceError,
+    DeviceNotFoundError,
+    EngineWarning,
+    InputError,
+    PluginError,
+    PropertyError,
+    UnsupportedError,
+)
 from engine.ir import Constant, Model, Parameter, Result, Variable, f32, i64, string
 
 from . import faulty_device as faulty
+from . import halving_extension
 from .faulty_device import TARGET, doubling, values
 
 LARGE = (300, 1000)
@@ -119,6 +129,24 @@ def test_an_imported_network_survives_a_crash(core: Core) -> None:
     with pytest.raises(DeviceError, match="SIGKILL"):
         network({"x": values(faulty.KILLED)})
     assert np.array_equal(network({"x": values()})["y"], values() * 2)
+
+
+def test_operators_of_extensions() -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy")
+    node = helper.make_node("Half", ["x"], ["y"], "half", domain="test.isolated")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("test.isolated", 1)]
+    model = helper.make_model(helper.make_graph([node], "halving", [x], [y]), opset_imports=opsets, ir_version=8)
+    named, by_object = Core(), Core()
+    named.add_extension(halving_extension.__name__)
+    by_object.add_extension(halving_extension.EXTENSION)
+    assert named.query_model(model, "ISOLATED:CPU").is_supported
+    network = named.compile_model(model, "ISOLATED:TEMPLATE")
+    blob = io.BytesIO()
+    network.export_model(blob)
+    for each in (network, named.import_model(blob.getvalue())):
+        assert np.array_equal(each({"x": values()})["y"], values() / 2)
+    with pytest.raises(UnsupportedError, match=r"halving 1\.0 was added as an object"):
+        by_object.compile_model(model, "ISOLATED:TEMPLATE")
 
 
 def test_the_answer_to_a_query_is_the_devices(core: Core) -> None:

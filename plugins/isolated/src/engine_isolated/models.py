@@ -6,8 +6,15 @@ from typing import Any
 
 from engine.errors import ModelReadError
 from engine.ir import Model
+from engine.ir.walk import all_nodes
 from engine.onnx import join_model, split_model
+from engine.ops.origin import extension_of
 from engine_isolated.memory import SharedMemory, aligned
+
+
+def extensions_of(model: Model) -> set[str]:
+    """The extensions whose operators a model uses, each as "name version"."""
+    return {name for node in all_nodes(model) if node.domain and (name := extension_of(node))}
 
 
 def shared_model(model: Model) -> tuple[SharedMemory, dict[str, Any]]:

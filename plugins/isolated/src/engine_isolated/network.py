@@ -23,7 +23,6 @@ from engine.plugin_api import (
 )
 from engine.properties import EXCLUSIVE_ASYNC_REQUESTS, NUM_STREAMS, OPTIMAL_NUMBER_OF_INFER_REQUESTS
 from engine_isolated.memory import SharedMemory
-from engine_isolated.models import shared_model
 from engine_isolated.properties import DEVICE_METRICS, OWN_METRICS, PROCESS_STATISTICS
 from engine_isolated.request import IsolatedInferRequest
 from engine_isolated.supervisor import Order, Supervisor
@@ -44,9 +43,12 @@ class IsolatedNetwork(ExecutableNetwork):
     def compiled(cls, plugin: Any, config: Config, model: Model, target: Target) -> Self:
         """Have a process compile the model, which is kept for the next process. Raises the errors of the device."""
         network = cls(plugin, config, model)
+        from engine_isolated.models import extensions_of, shared_model  # which a network from a blob does not need
+
+        additions = target.additions(extensions_of(model))
         shared, places = shared_model(model)
         arguments = {**target.arguments, "model": places}
-        network._begin(target, Order(target.device, target.plugins, "compile", shared, arguments))
+        network._begin(target, Order(target.device, additions, "compile", shared, arguments))
         return network
 
     @classmethod
@@ -56,7 +58,13 @@ class IsolatedNetwork(ExecutableNetwork):
         network = cls(plugin, config, manifest)
         data = memoryview(blob.section(NETWORK)).cast("B")
         arguments = {**target.arguments, "size": data.nbytes, "is_trusted": blob.is_trusted}
-        order = Order(target.device, target.plugins, "import", SharedMemory.of([data], data.nbytes), arguments)
+        order = Order(
+            target.device,
+            target.additions(network.extensions),
+            "import",
+            SharedMemory.of([data], data.nbytes),
+            arguments,
+        )
         network._begin(target, order)
         return network
 

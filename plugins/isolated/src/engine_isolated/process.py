@@ -20,6 +20,7 @@ from engine.errors import DeviceError, PluginError
 from engine.limits import check_cancelled, report_progress
 from engine.plugin_api import Signature
 from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
+from engine.startup import dataclass
 from engine.threads import start_thread
 from engine_isolated.channel import Channel
 from engine_isolated.failures import rebuilt
@@ -37,6 +38,19 @@ _MAX_FAULT: Final = 3000
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
+@dataclass(frozen=True)
+class Additions:
+    """What the core of a process gets beside what installed packages have.
+
+    Attributes:
+        plugins: as "module:name" by device.
+        extensions: names of modules, or paths.
+    """
+
+    plugins: Mapping[str, str]
+    extensions: tuple[str, ...]
+
+
 class ProcessEnded(Exception):
     """The process has ended, or was killed because it hung; the message says how."""
 
@@ -48,14 +62,14 @@ class DeviceProcess(Participant):
 
     Args:
         device: the device that it is for, in messages.
-        plugins: the plugins that this core has and no installed distribution, as "module:name" by device.
+        additions: for its core.
 
     Raises `PluginError` if no process can be started.
     """
 
-    def __init__(self, device: str, plugins: Mapping[str, str]) -> None:
+    def __init__(self, device: str, additions: Additions) -> None:
         self.device = device
-        self._plugins = dict(plugins)
+        self._additions = additions
         self._lock = ForkSafeLock()
         self._signalling = ForkSafeLock()  # not the lock of calls, which may take minutes
         self._calls, calls = Connection.pair()
@@ -100,7 +114,8 @@ class DeviceProcess(Participant):
             is_answered = False
             try:
                 if not self._is_begun:
-                    begun, _ = self._exchange("begin", timeout, None, {"plugins": self._plugins})
+                    given = {"plugins": dict(self._additions.plugins), "extensions": self._additions.extensions}
+                    begun, _ = self._exchange("begin", timeout, None, given)
                     if "error" in begun:
                         raise rebuilt(begun["error"])
                     self._is_begun = True

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from engine import Core
@@ -35,7 +36,7 @@ def main(arguments: list[str]) -> None:
     for fd in (calls, signals, faults):
         os.set_inheritable(fd, False)
     core = Core()
-    service = Service(core, lambda plugins: _register(core, plugins))
+    service = Service(core, lambda given: _add(core, given))
     listener = Connection(socket.socket(fileno=signals))
     threading.Thread(target=_listen, args=(service, listener), name="signals", daemon=True).start()
     service.serve(Connection(socket.socket(fileno=calls)))
@@ -55,9 +56,11 @@ def _listen(service: Service, connection: Connection) -> None:
     os._exit(0)  # something still runs, and nobody waits for it
 
 
-def _register(core: Core, plugins: dict[str, str]) -> None:
-    """Register the plugins that the application has registered, in place of installed ones of the same names."""
-    for name, target in plugins.items():
+def _add(core: Core, given: Mapping[str, Any]) -> None:
+    """Add the extensions, and register the plugins in place of installed ones of the same names."""
+    for source in given["extensions"]:
+        core.add_extension(source)
+    for name, target in given["plugins"].items():
         if name in core.installed_devices:
             core.unload_plugin(name)
         core.register_plugin(name, target)

@@ -8,7 +8,7 @@ from typing import Any
 from engine.errors import DeviceError
 from engine.ir import Model
 from engine.plugin_api import QueryResult, RefusalCause, Support, SupportLevel
-from engine_isolated.models import shared_model
+from engine_isolated.models import extensions_of, shared_model
 from engine_isolated.pool import pool
 from engine_isolated.target import Target
 
@@ -17,7 +17,8 @@ def answer_of(model: Model, target: Target) -> QueryResult:
     """What the device answers in a process. Raises its errors, `DeviceError` if the process ends or hangs."""
     shared, places = shared_model(model)
     arguments = {**target.arguments, "model": places}
-    answer = pool.ask(target.device, target.plugins, "query", target.bounds.call_timeout, shared, arguments)
+    additions = target.additions(extensions_of(model))
+    answer = pool.ask(target.device, additions, "query", target.bounds.call_timeout, shared, arguments)
     try:
         return _read(answer, model)
     except (LookupError, TypeError, ValueError, AttributeError) as e:

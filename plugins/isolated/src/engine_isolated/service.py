@@ -17,8 +17,6 @@ from engine.properties import EXECUTION_SUMMARY, SUPPORTED_CONFIG_KEYS, SUPPORTE
 from engine_isolated.failures import described
 from engine_isolated.inferences import Inferences
 from engine_isolated.memory import SharedMemory, new_memory, seal
-from engine_isolated.models import model_in
-from engine_isolated.query import described as described_answer
 from engine_isolated.wire import Connection, decoded, encoded
 
 _SPARE_SECONDS: Final = 10.0
@@ -51,11 +49,11 @@ class Service:
 
     Args:
         core: makes networks.
-        register: registers plugins, as "module:name" by device.
+        add: adds plugins and extensions to it.
     """
 
-    def __init__(self, core: Devices, register: Callable[[dict[str, str]], None]) -> None:
-        self._core, self._register = core, register
+    def __init__(self, core: Devices, add: Callable[[Mapping[str, Any]], None]) -> None:
+        self._core, self._add = core, add
         self._network: ExecutableNetwork | None = None
         self._channels: dict[int, Inferences] = {}
         self._lock = threading.Lock()
@@ -94,14 +92,19 @@ class Service:
     def _call(self, name: str, shared: SharedMemory | None, given: Mapping[str, Any], sent: list[int]) -> Any:
         match name:
             case "begin":
-                return self._register(given["plugins"])
+                return self._add(given)
             case "ping":
                 return None
             case "query" if shared is not None:
+                from engine_isolated.models import model_in
+                from engine_isolated.query import described as described_answer
+
                 self._core.extensions  # noqa: B018  (whose operators the model may have)
                 model = model_in(shared, given["model"])
                 return described_answer(self._core.query_model(model, given["device"], self._config(given)), model)
             case "compile" if shared is not None:
+                from engine_isolated.models import model_in  # which blobs do not need
+
                 self._core.extensions  # noqa: B018
                 model = model_in(shared, given["model"])
                 return self._made(self._core.compile_part(model, given["device"], self._config(given)))

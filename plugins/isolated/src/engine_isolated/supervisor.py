@@ -16,7 +16,7 @@ from engine_isolated.channel import Channel
 from engine_isolated.log import logger
 from engine_isolated.memory import SharedMemory
 from engine_isolated.pool import pool
-from engine_isolated.process import DeviceProcess, ProcessEnded
+from engine_isolated.process import Additions, DeviceProcess, ProcessEnded
 
 _FIRST_DELAY: Final = 0.2
 _LONGEST_DELAY: Final = 5.0
@@ -29,14 +29,14 @@ class Order:
 
     Attributes:
         device: the device string in the process.
-        plugins: those that were registered here, as "module:name" by device.
+        additions: for the core of the process.
         call: "compile" or "import".
         shared: the model, or the blob.
         arguments: of the call.
     """
 
     device: str
-    plugins: Mapping[str, str]
+    additions: Additions
     call: str
     shared: SharedMemory
     arguments: Mapping[str, Any]
@@ -91,7 +91,7 @@ class Supervisor(Participant):
 
     def _start(self) -> Mapping[str, Any]:
         order = self._order
-        process = pool.take(order.device, order.plugins)
+        process = pool.take(order.device, order.additions)
         try:
             answer, _ = process.call(order.call, self.bounds.call_timeout, order.shared, order.arguments)
             self._check(answer)
@@ -127,7 +127,7 @@ class Supervisor(Participant):
         """Have a process drop its network, and keep it for another one."""
         if process.is_running:
             process.signal({"drop": True})
-            pool.give_back(process, self._order.plugins)
+            pool.give_back(process, self._order.additions)
         else:
             process.end()
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PluginError, PropertyError
+from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PluginError, PropertyError, UnsupportedError
 from engine.properties import (
     ALLOW_SHARED_CACHE,
     CACHE_DIR,
@@ -21,6 +21,7 @@ from engine.properties import (
     PERFORMANCE_HINT,
 )
 from engine.startup import dataclass
+from engine_isolated.process import Additions
 from engine_isolated.properties import CALL_TIMEOUT, HANG_TIMEOUT, MAX_CRASHES, MAX_PROCESS_BYTES
 from engine_isolated.supervisor import Bounds
 
@@ -39,12 +40,14 @@ class Target:
         passed: values for the keys among them that the device has.
         own: the device's own configuration.
         plugins: those that were registered in this core, as "module:name" by device.
+        extensions: those that were added to this core, as "name version", each with its module's name or its path.
     """
 
     device: str
     passed: Mapping[str, Any]
     own: Mapping[str, Any]
     plugins: Mapping[str, str]
+    extensions: Mapping[str, str]
     bounds: Bounds
 
     @classmethod
@@ -83,7 +86,21 @@ class Target:
             config[MAX_PROCESS_BYTES.name],
         )
         passed = {p.name: config[p] for p in PASSED_ON if p.name in config.explicit}
-        return cls(device, _json(passed), _json(own), _importable(own_name, name, core.registered_plugins), bounds)
+        plugins = _importable(own_name, name, core.registered_plugins)
+        return cls(device, _json(passed), _json(own), plugins, core.registered_extensions, bounds)
+
+    def additions(self, extensions: Iterable[str]) -> Additions:
+        """What the process needs for a network with operators of these extensions, each as "name version".
+
+        Raises `UnsupportedError` for one that another process cannot find. It finds those of installed packages itself.
+        """
+        needed = [each for each in extensions if each in self.extensions]
+        if lost := [each for each in needed if not self.extensions[each]]:
+            raise UnsupportedError(
+                f"extension {lost[0]} was added as an object, which another process cannot import; add it by the name "
+                "of its module, or by the path of its file"
+            )
+        return Additions(self.plugins, tuple(sorted(self.extensions[each] for each in needed)))
 
     @property
     def arguments(self) -> dict[str, Any]:
