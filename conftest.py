@@ -36,6 +36,7 @@ SUITES = {
     "plugins/hetero/tests/test_behaviour.py": 16,
     "plugins/hetero/tests/test_operator_suite.py": 32,
     "plugins/isolated/tests/test_behaviour.py": 48,
+    "plugins/onnxruntime/tests/test_behaviour.py": 24,
     "plugins/opencl/tests/test_behaviour.py": 3,
     "plugins/opencl/tests/test_operator_suite.py": 8,
     "plugins/openvino/tests/test_behaviour.py": 32,

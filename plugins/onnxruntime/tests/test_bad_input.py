@@ -85,3 +85,22 @@ def test_options_of_the_runtime() -> None:
     assert network(inputs)["y"].tolist() == [-1] * 4
     with pytest.raises(PropertyError, match="ONNXRUNTIME_SESSION_OPTIONS"):
         core.compile_model(negation(), "ONNXRUNTIME", {"ONNXRUNTIME_SESSION_OPTIONS": "spin"})
+
+
+def test_a_query_is_about_one_provider_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that only the CPU could run would otherwise seem to run on the provider."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    names = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+    asked: list[tuple[list[str], str]] = []
+
+    def refusing(source: object, options: Any, providers: list[tuple[str, Any]]) -> None:
+        asked.append(
+            ([name for name, _ in providers], options.get_session_config_entry("session.disable_cpu_ep_fallback"))
+        )
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", refusing)
+    answer = Core().query_model(negation(), "ONNXRUNTIME.CUDA")
+    assert all("no kernel" in support.reason for support in answer.nodes.values())
+    assert asked == [(["CUDAExecutionProvider"], "1")] * 2

@@ -53,7 +53,7 @@ def _answer(answers: NodeAnswers[Support], node: Node) -> Support:
 
 def _ask(plan: SessionPlan, single: Model) -> Support:
     try:
-        plan.open(single, plan.for_query)
+        plan.open(single, plan.for_query, is_alone=True)
     except UnsupportedError as e:
         (node,) = (each for each in single.ordered_nodes() if is_operation(each))
         operator = f"{node.domain}:{node.op_type}" if node.domain else node.op_type

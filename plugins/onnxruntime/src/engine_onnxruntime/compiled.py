@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,27 +19,34 @@ _SEPARATE_BYTES: Final = 1024
 def write_compiled(writer: BlobWriter, graph: Model, plan: SessionPlan) -> None:
     """Write the compiled form of a model as sections; it is compiled once more for this.
 
-    Optimizations that depend on the CPU are left to the import, so that the form runs wherever this version does.
+    Optimizations that depend on the CPU are left to the import, so that the form runs wherever this version does. A
+    provider that compiles but has no contexts leaves nothing to write. Raises `UnsupportedError` if it cannot load the
+    contexts that it has written.
     """
     with tempfile.TemporaryDirectory(prefix="engine-onnxruntime-") as folder:
-        optimized, weights, context = (Path(folder) / name for name in ("model.onnx", "weights", "context.onnx"))
+        form, weights = Path(folder) / "model.onnx", Path(folder) / "weights"
 
-        def keep(options: Any) -> None:
-            options.graph_optimization_level = load_runtime().GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-            options.optimized_model_filepath = str(optimized)
-            initializers = "session.optimized_model_external_initializers"
-            entries = {
-                f"{initializers}_file_name": weights.name, f"{initializers}_min_size_in_bytes": str(_SEPARATE_BYTES),
-                "ep.context_enable": "1", "ep.context_file_path": str(context), "ep.context_embed_mode": "1",
-            }  # fmt: skip
+        def keep_context(options: Any) -> None:
+            entries = {"ep.context_enable": "1", "ep.context_file_path": str(form), "ep.context_embed_mode": "1"}
             for key, value in entries.items():
                 options.add_session_config_entry(key, value)
 
-        plan.open(graph, keep)
-        made = context if context.exists() else optimized  # only some providers have contexts
-        writer.add_section(_MODEL, made.read_bytes())
-        if made is optimized and weights.exists():
-            writer.add_section(_WEIGHTS, weights.read_bytes())
+        def keep_optimized(options: Any) -> None:
+            options.graph_optimization_level = load_runtime().GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+            options.optimized_model_filepath = str(form)
+            for key, value in (("file_name", weights.name), ("min_size_in_bytes", str(_SEPARATE_BYTES))):
+                options.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)
+
+        for keep in (keep_context, keep_optimized):
+            with suppress(UnsupportedError):  # nodes that a provider compiled are part of contexts alone
+                plan.open(graph, keep)
+            if form.exists():
+                if keep is keep_context:
+                    plan.load(str(form))  # not every provider reads what it has written
+                writer.add_section(_MODEL, form.read_bytes())
+                if weights.exists():
+                    writer.add_section(_WEIGHTS, weights.read_bytes())
+                return
 
 
 def read_compiled(blob: BlobReader, plan: SessionPlan) -> Session | None:

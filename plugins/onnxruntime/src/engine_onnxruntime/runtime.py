@@ -85,21 +85,21 @@ class SessionPlan:
         options = {**_EXACT.get(device_id, {}), **own}
         return cls(device_id, streams, max(1, cores - streams + 1), options, {_CHECKED_PRODUCTS: "1", **entries})
 
-    def open(self, model: Model, adjust: Adjust | None = None) -> Session:
+    def open(self, model: Model, adjust: Adjust | None = None, *, is_alone: bool = False) -> Session:
         """A session of a model, as `load` makes it."""
         weights = sum(constant.byte_size for constant in constants_of(model))
         with hand_over(model, as_file=weights > _FILE_BYTES) as given:
-            return Session(self.load(given.source, adjust), given.inputs, given.outputs)
+            return Session(self.load(given.source, adjust, is_alone=is_alone), given.inputs, given.outputs)
 
     def for_query(self, options: Any) -> None:
-        """Adjust options to a question: no optimizations, no other threads, and this provider alone."""
+        """Adjust options to a question: no optimizations, and no other threads."""
         options.intra_op_num_threads = 1
         options.graph_optimization_level = load_runtime().GraphOptimizationLevel.ORT_DISABLE_ALL
-        if self.device_id != _CPU:
-            options.add_session_config_entry(_PROVIDER_ONLY, "1")
 
-    def load(self, source: bytes | str, adjust: Adjust | None = None) -> Any:
+    def load(self, source: bytes | str, adjust: Adjust | None = None, *, is_alone: bool = False) -> Any:
         """The runtime's session of an ONNX model, as bytes or by its path; `adjust` changes its options before.
+
+        With `is_alone`, the provider must run every node, so that none falls back to the CPU.
 
         Raises `UnsupportedError` with the runtime's words, `DeviceError` if the provider cannot be used.
         """
@@ -108,12 +108,16 @@ class SessionPlan:
         options.log_severity_level = _SILENT  # errors are exceptions, too
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
-        chain = [(provider, dict(self.provider_options)), *([] if self.device_id == _CPU else [f"{_CPU}{_SUFFIX}"])]
+        chain = [(provider, dict(self.provider_options))]
         try:
             for key, value in self.session_options.items():
                 options.add_session_config_entry(key, value)
             if adjust is not None:
                 adjust(options)
+            if self.device_id != _CPU and is_alone:
+                options.add_session_config_entry(_PROVIDER_ONLY, "1")
+            elif self.device_id != _CPU:  # for lengths, and what a provider leaves out
+                chain.append((f"{_CPU}{_SUFFIX}", {}))
             handle = runtime.InferenceSession(source, options, providers=chain)
         except Exception as e:  # the classes of the runtime have no common base
             raise UnsupportedError(f"onnxruntime {runtime.__version__}: {said(e)}") from e
