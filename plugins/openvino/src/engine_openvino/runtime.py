@@ -49,6 +49,7 @@ class Runtime:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._core: Any = None
+        self._known: dict[str, frozenset[str]] = {}
         self.module: Any = None
 
     def core(self) -> Any:
@@ -91,8 +92,9 @@ class Runtime:
             wanted |= dict.fromkeys(("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION"), precision)
             wanted["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
         wanted |= {each.name: config[each] for each in (NUM_STREAMS, INFERENCE_NUM_THREADS) if config[each]}
-        known = self.core().get_property(device, "SUPPORTED_PROPERTIES")
-        return {name: value for name, value in wanted.items() if name in known}
+        if device not in self._known:  # the binding keeps the names that each call of get_property makes
+            self._known[device] = frozenset(self.core().get_property(device, "SUPPORTED_PROPERTIES"))
+        return {name: value for name, value in wanted.items() if name in self._known[device]}
 
     def why_not(self, model: Model, device: str, settings: Mapping[str, Any]) -> str:
         """Why OpenVINO does not run a whole model, by its answer to a query; empty if it does."""
