@@ -148,7 +148,8 @@ def build_runtime(folder: Path) -> list[Path]:
         compile_units([*units, *callable_units], RELEASE)
         # The libraries of C++ are linked in, and nothing of them is visible: the user's program may have others.
         own = ("-static-libstdc++", "-static-libgcc") if _is_gcc(compiler()) else ()
-        options = (*own, "-s", "-Wl,-z,defs", f"-Wl,-soname,{library.name}",
+        # Never unloaded: its threads sleep in its code, and a program may call dlclose.
+        options = (*own, "-s", "-Wl,-z,defs,-z,nodelete", f"-Wl,-soname,{library.name}",
                    f"-Wl,--version-script={SOURCES / 'runtime' / 'engine_runtime.map'}")  # fmt: skip
         link_shared([unit.object for unit in units], library, [unit.object for unit in callable_units], options)
     link = library.with_suffix("")
