@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import io
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -20,10 +23,13 @@ import pytest
 
 from engine import Core, ops
 from engine.blob import BlobReader, HmacKey, SectionTransform
+from engine.errors import EngineError
 from engine.ir import Constant, Model, Parameter, Result, Variable, bf16, boolean, f32, i64, string
 from engine.plugin_api import ExecutableNetwork
 from engine.testing.networks import seeded_network
 from engine.testing.values import values
+from tests.fuzz.blobs import changed_json
+from tests.fuzz.blobs import written as written_blob
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "c_runtime"
@@ -326,6 +332,45 @@ def check_example(core: Core, program: Path, folder: Path) -> None:
     done = subprocess.run([program, folder / "none.blob", *files], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "none.blob: cannot be opened: No such file" in done.stderr
+
+
+def status_in_c(library: ctypes.CDLL, blob: bytes, inputs: list[bytes]) -> int:
+    """The first status that is not 0 of opening a blob in memory, and running it once."""
+    network, request = ctypes.c_void_p(), ctypes.c_void_p()
+    memory = ctypes.create_string_buffer(blob, len(blob))
+    status = library.engine_runtime_open_memory(memory, ctypes.c_size_t(len(blob)), None, ctypes.byref(network))
+    status = status or library.engine_runtime_create_request(network, ctypes.byref(request))
+    for index, data in enumerate(inputs):
+        size = ctypes.c_size_t(len(data))
+        status = status or library.engine_runtime_set_input(request, ctypes.c_size_t(index), data, size)
+    status = status or library.engine_runtime_run(request)
+    library.engine_runtime_destroy_request(request)
+    library.engine_runtime_close(network)
+    return int(status)
+
+
+def test_c_and_python_refuse_the_same_forged_programs(core: Core, library: Path) -> None:
+    native = ctypes.CDLL(str(library / "lib" / "libengine_runtime.so"))
+    x = Parameter(f32, [2, 64], "x")
+    hidden = ops.Relu(ops.Add(ops.MatMul(x, Constant(values(64, 48))), Constant(values(48))))
+    stream = io.BytesIO()
+    core.compile_model(Model([Result(ops.Softmax(hidden), "y")], [x]), "CPU").export_model(stream)
+    reader = BlobReader(stream.getvalue())
+    sections = {name: bytes(reader.section(name)) for name in reader.section_names}
+    program, data = sections["program"], values(2, 64)
+    outcomes = set()
+    for seed in range(200):
+        forged = changed_json(random.Random(seed), json.loads(program))
+        blob = written_blob(reader.manifest, sections | {"program": json.dumps(forged).encode()})
+        status = status_in_c(native, blob, [data.tobytes()])
+        try:
+            core.import_model(blob)({"x": data})
+            runs = True
+        except EngineError:
+            runs = False
+        assert runs == (status == 0), seed
+        outcomes.add(runs)
+    assert outcomes == {True, False}
 
 
 def test_a_library_for_blobs_has_the_kernels_that_they_name(core: Core, tmp_path: Path) -> None:

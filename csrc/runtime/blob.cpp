@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "executor/available_memory.hpp"
 #include "executor/memory.hpp"
 #include "runtime/sha256.hpp"
 
@@ -232,6 +233,7 @@ StoredBytes Blob::section(std::string_view name) {
   if (found.is_verified) return found.content;
   StoredBytes content{source_->in_place(found.position), found.size, nullptr};
   if (content.data == nullptr) {
+    check_available(found.size);
     const auto memory = std::make_shared<AlignedMemory>(found.size, kAlignment);
     source_->read(found.position, memory->data(), found.size);
     content = {memory->data(), found.size, memory};

@@ -104,6 +104,17 @@ StoredVariable read_variable(const Blob& blob, const JsonValue& described, Port&
   return variable;
 }
 
+// The instruction set of the section `compilation`, all of whose entries must be as the engine writes them.
+std::string_view compiled_isa(const JsonValue& compilation) {
+  constexpr std::int64_t kMaxThreads = 4096;
+  for (const auto& [name, choice] : compilation.at("choices").entries()) choice.text();
+  compilation.at("precision").text();
+  compilation.at("threads").integer(1, kMaxThreads);
+  compilation.at("is_accurate").boolean();
+  if (compilation.has("rounds_weights")) compilation.at("rounds_weights").boolean();
+  return compilation.at("isa").text();
+}
+
 std::vector<ValueForm> forms_of(const std::vector<Port>& ports, const std::vector<StoredVariable>& variables) {
   std::vector<ValueForm> forms;
   for (const Port& port : ports) forms.push_back(port.form);
@@ -191,7 +202,7 @@ void Network::read_interface(const Blob& blob) {
 void Network::build(Blob& blob) {
   const StoredBytes compilation = blob.section("compilation");
   const JsonDocument made({reinterpret_cast<const char*>(compilation.data), compilation.size});
-  const std::string_view name = made.root().at("isa").text();
+  const std::string_view name = compiled_isa(made.root());
   const auto& isas = all_isas();
   const auto isa = std::find_if(isas.begin(), isas.end(), [&](Isa each) { return name == isa_name(each); });
   if (isa == isas.end() || !is_of_architecture(*isa)) {

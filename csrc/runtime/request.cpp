@@ -56,6 +56,8 @@ Request::Request(std::shared_ptr<const Network> network) : network_(std::move(ne
 
 std::byte* Request::memory(std::size_t bytes, std::size_t alignment) {
   memory_.emplace_back(bytes, std::max(alignment, kAlignment));
+  // A forged plan may leave a part of an output unwritten, which must not show what the process had there before.
+  std::memset(memory_.back().data(), 0, bytes);
   return memory_.back().data();
 }
 

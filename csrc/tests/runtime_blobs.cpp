@@ -63,7 +63,7 @@ struct Parts {
   std::vector<std::pair<std::string, std::string>> sections{
       {"graph", "not read"},
       {"data", std::string(64, '\0') + std::string(16, '\x40')},
-      {"compilation", R"({"isa":"generic"})"},
+      {"compilation", R"({"choices":{},"is_accurate":false,"isa":"generic","precision":"f32","threads":1})"},
       {"program",
        R"({"format":")" + program_format() +
            R"(","inputs":1,"outputs":[3,1,0],"constants":[[1,"f32",[4],"data",64]],"segments":[)"
@@ -263,12 +263,14 @@ void check_forged() {
     std::string part;
     std::function<void(Parts&)> change;
   };
-  const auto program = [](const std::string& from, const std::string& to) {
+  const auto replaced = [](const std::string& section, const std::string& from, const std::string& to) {
     return [=](Parts& parts) {
-      std::string& text = parts.section("program");
+      std::string& text = parts.section(section);
       text.replace(text.find(from), from.size(), to);
     };
   };
+  const auto program = [&](const char* from, const char* to) { return replaced("program", from, to); };
+  const auto compilation = [&](const char* from, const char* to) { return replaced("compilation", from, to); };
   const std::string x = R"([{"name":"x","type":)";
   const std::vector<Forgery> forgeries{
       {ENGINE_RUNTIME_UNSUPPORTED, "it is signed", [](Parts& p) { p.format = 2; }},
@@ -284,7 +286,10 @@ void check_forged() {
       {ENGINE_RUNTIME_INCOMPATIBLE, "not packed in", [](Parts& p) { p.requirements = R"({"packed weights":["0"]})"; }},
       {ENGINE_RUNTIME_FORMAT, "another instruction set", [](Parts& p) { p.requirements = "{}"; }},
       {ENGINE_RUNTIME_FORMAT, "expected a list", [](Parts& p) { p.requirements = R"({"isa":1})"; }},
-      {ENGINE_RUNTIME_FORMAT, "instruction set `mmx`", [](Parts& p) { p.section("compilation") = R"({"isa":"mmx"})"; }},
+      {ENGINE_RUNTIME_FORMAT, "instruction set `mmx`", compilation("generic", "mmx")},
+      {ENGINE_RUNTIME_FORMAT, "0 is not an integer from 1 to 4096", compilation(":1", ":0")},
+      {ENGINE_RUNTIME_FORMAT, "expected true or false", compilation("false", "0")},
+      {ENGINE_RUNTIME_FORMAT, "expected an object", compilation("{}", "1")},
       {ENGINE_RUNTIME_FORMAT, "not valid JSON", [](Parts& p) { p.section("compilation") = "{"; }},
       {ENGINE_RUNTIME_FORMAT, "unknown key \"z\"", [](Parts& p) { p.more = R"(,"z":1)"; }},
       {ENGINE_RUNTIME_FORMAT, "appears twice", [](Parts& p) { p.more = R"(,"config":1)"; }},
