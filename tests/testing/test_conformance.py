@@ -7,17 +7,23 @@ import json
 import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from engine.errors import PluginError
+from engine.errors import InputError, PluginError
+from engine.ops.cases import all_cases
+from engine.testing.behaviour.product_cases import PRODUCTS
+from engine.testing.conformance.against import EarlierReport, compare, read_earlier
 from engine.testing.conformance.hooks import HOOKS
 from engine.testing.conformance.last_hook import running_hook
-from engine.testing.conformance.reports import as_html, as_text
+from engine.testing.conformance.matrix import matrix_lines, type_matrix
+from engine.testing.conformance.reports import as_html, as_json, as_text
 from engine.testing.conformance.running import ConformanceOptions, run_conformance
 from engine.testing.conformance.scorecard import CheckResult, Scorecard, hopeless
-from engine.testing.conformance.scoring import in_words
+from engine.testing.conformance.scoring import Scoring, in_words
+from engine.testing.conformance.subjects import subject_of
 from engine.testing.scaffold import PluginPlan
 from tests.testing.made_plugins import make, run, start
 
@@ -388,6 +394,186 @@ def test_reports_show_all_of_it() -> None:
     assert "Acme &lt;1&gt;" in page
     assert "no states &lt;here&gt;" in page
     assert "<script src" not in page
+
+
+# -- changes since an earlier report ------------------------------------------------------------------------
+
+
+def report_of(*results: CheckResult, **fields: Any) -> dict[str, Any]:
+    return {**Scorecard("ACME", "Acme 1", results).to_json(), **fields}
+
+
+def read(tmp_path: Path, document: object) -> EarlierReport:
+    path = tmp_path / "earlier.json"
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return read_earlier(path)
+
+
+def test_changes_are_better_or_worse(tmp_path: Path) -> None:
+    before = {
+        "stays": "passed", "stays wrong": "failed", "breaks": "passed", "is mended": "failed", "is claimed": "skipped",
+        "is not claimed": "passed", "is claimed and wrong": "skipped", "is refused": "failed", "did not run": "passed",
+    }  # fmt: skip
+    now = {
+        "stays": "passed", "stays wrong": "failed", "breaks": "failed", "is mended": "passed", "is claimed": "passed",
+        "is not claimed": "skipped", "is claimed and wrong": "failed", "is refused": "skipped",
+        "is new": "passed", "is new and wrong": "failed", "is new and does not apply": "skipped",
+    }  # fmt: skip
+    earlier = read(tmp_path, report_of(*(check(name, "results", outcome) for name, outcome in before.items())))
+    results = tuple(check(name, "results", outcome, f"because {name}\nmore") for name, outcome in now.items())
+    changes = compare(earlier, Scorecard("ACME", "Acme 2", results))
+    assert [each.name for each in changes.worse] == [
+        "breaks", "is not claimed", "is claimed and wrong", "is new and wrong",
+    ]  # fmt: skip
+    assert [each.name for each in changes.better] == ["is mended", "is claimed", "is refused"]
+    assert (changes.missing, changes.is_worse) == (1, True)
+    assert {name: [int(score or 0) for score in scores] for name, scores in changes.areas.items()} == {
+        "results": [57, 50]
+    }
+    text = as_text(Scorecard("ACME", "Acme 2", results), changes)
+    for words in (
+        "of ACME (Acme 1)", "score 57.1, now 50", "worse: 4 checks", "better: 3 checks",
+        "results: breaks: passed, now failed: because breaks\n", "is new and wrong: absent, now failed",
+        "1 of the earlier checks did not run",
+    ):  # fmt: skip
+        assert words in text, text
+    page = as_html(Scorecard("ACME", "Acme <2>", results), changes)
+    assert "<summary>Worse: 4</summary>" in page
+    assert as_json(Scorecard("ACME", "", results), changes)["against"]["worse"][0] == {
+        "name": "breaks", "area": "results", "before": "passed", "now": "failed", "message": "because breaks",
+    }  # fmt: skip
+
+
+def test_a_run_that_ended_early_is_worse(tmp_path: Path) -> None:
+    same = check("a", "results", "passed")
+    earlier = read(tmp_path, report_of(same))
+    assert not compare(earlier, Scorecard("ACME", "", (same,))).is_worse
+    ended = compare(earlier, Scorecard("ACME", "", (same,), "it was interrupted"))
+    assert ended.is_worse
+    assert "was ended early" in as_text(Scorecard("ACME", "", (same,), "it was interrupted"), ended)
+
+
+def test_messages_of_a_device_do_not_control_the_terminal(tmp_path: Path) -> None:
+    earlier = read(tmp_path, report_of(description="\x1b[2J"))
+    results = (check("a", "results", "failed", "\x1b[31m" + "x" * 300),)
+    text = as_text(Scorecard("ACME", "", results), compare(earlier, Scorecard("ACME", "", results)))
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) < 140
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "", "[]", "null", "{}", '{"checks": [{}]}', '{"device": 1, "score": 5, "areas": {}, "checks": 7}',
+        "[" * 100_000,
+        json.dumps(report_of(check("a", "results", "unknown"))), json.dumps(report_of(score=float("nan"))),
+        json.dumps(report_of(score=True)), json.dumps(report_of(areas={"results": {"score": "high"}})),
+    ],
+    ids=str.__len__,
+)  # fmt: skip
+def test_other_files_are_no_earlier_report(document: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"earlier.json is not a report of `engine conformance --json FILE`"):
+        read(tmp_path, document)
+
+
+def test_a_file_that_cannot_be_read_is_no_earlier_report(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.json", tmp_path):
+        with pytest.raises(InputError, match="cannot be read"):
+            run_conformance(ConformanceOptions("TEMPLATE", against=str(path)))
+
+
+def test_the_exit_code_says_whether_anything_became_worse(tmp_path: Path) -> None:
+    """Also if checks fail that failed before. The command runs twice: a check that passes is made one that failed."""
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    chosen = ["conformance", "TEMPLATE", "-k", "basic_model or (test_case and (Where or Relu))"]
+    done = run([tmp_path], "-m", "engine.cli.main", *chosen, "--json", str(first))
+    assert done.returncode == 0, done.stdout + done.stderr
+    card = json.loads(first.read_text())
+    assert card["types"]["Where"]["f64"] == {"passed": 1, "failed": 0, "skipped": 0}
+    assert "bool" in card["types"]["Where"], "a value, not the condition"
+    (place,) = [n for n, each in enumerate(card["checks"]) if each["name"].startswith("test_basic_model")]
+    card["checks"][place]["outcome"] = "failed"
+    first.write_text(json.dumps(card))
+    done = run([tmp_path], "-m", "engine.cli.main", *chosen, "--json", str(second), "--against", str(first))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "better: 1 check\n" in done.stdout
+    against = json.loads(second.read_text())["against"]
+    assert (against["worse"], against["is_worse"], len(against["better"])) == ([], False, 1)
+
+
+class Session:
+    exitstatus = 1
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("failed", 0), ("passed", 1), ("skipped", 1)])
+def test_a_failure_that_is_known_is_not_worse(outcome: str, code: int, tmp_path: Path) -> None:
+    path = tmp_path / "earlier.json"
+    path.write_text(json.dumps(report_of(check("a", "results", outcome))))
+    options = {"--engine-against": str(path), "--engine-device": "ACME", "--engine-description": "Acme"}
+    scoring = Scoring(SimpleNamespace(getoption=options.get), tmp_path)  # type: ignore[arg-type]
+    scoring.results["ACME"] = [check("a", "results", "failed")]
+    session = Session()
+    scoring.pytest_sessionfinish(session)  # type: ignore[arg-type]
+    assert session.exitstatus == code
+
+
+# -- the matrix of types ------------------------------------------------------------------------------------
+
+
+def of(operator: str, element_type: str, outcome: str) -> CheckResult:
+    return CheckResult(f"{operator} {element_type}", "operators", "", outcome, "", 0.0, operator, element_type)
+
+
+TYPES = (
+    of("Relu", "f32", "passed"), of("Relu", "f32", "passed"), of("Relu", "f16", "skipped"), of("Relu", "i8", "failed"),
+    of("Relu", "i8", "passed"), of("Conv", "f32", "passed"), of("Conv", "f32", "skipped"), of("Abs", "f32", "passed"),
+    of("Abs", "bf16", "passed"), of("Loop", "sequence", "skipped"), check("basic", "results", "passed"),
+)  # fmt: skip
+
+
+def test_types_by_operator() -> None:
+    matrix = type_matrix(TYPES)
+    assert {operator: {name: cell.word for name, cell in cells.items()} for operator, cells in matrix.items()} == {
+        "Abs": {"f32": "right", "bf16": "right"},
+        "Conv": {"f32": "partly"},
+        "Loop": {"sequence": "refused"},
+        "Relu": {"f32": "right", "f16": "refused", "i8": "wrong"},
+    }
+    assert list(matrix["Relu"]) == ["f32", "f16", "i8"]
+    assert list(matrix_lines(matrix)) == [
+        "types by operator (+ right, ~ in some forms only, - not run by the device, ! wrong, empty: no check):",
+        "  OPERATOR  f32  f16  i8",
+        "  Conv      ~",
+        "  Relu      +    -    !",
+        "  right in each type with checks:",
+        "    Abs (f32, bf16)",
+        "  not run in any type:",
+        "    Loop (sequence)",
+        "",
+    ]
+    page = as_html(Scorecard("ACME", "", TYPES))
+    assert 'class="failed" title="Relu, i8: 1 passed, 1 failed, 0 do not apply">!</td>' in page
+    assert as_json(Scorecard("ACME", "", TYPES))["types"]["Conv"] == {"f32": {"passed": 1, "failed": 0, "skipped": 1}}
+    assert "types by operator" not in as_text(CARD), "no check had a type"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "subject"),
+    [
+        ({"case": all_cases()["Where/bf16"]}, ("Where", "bf16")),
+        ({"case": all_cases()["Cast/f8e4m3fn-f32"]}, ("Cast", "f8e4m3fn")),
+        ({"case": next(case for case in PRODUCTS if case.op_type == "MatMul")}, ("MatMul", "f32")),
+        ({"name": "test_sub_uint8"}, ("Sub", "u8")),
+        ({"name": "test_gather_0"}, ("Gather", "f32")),
+        ({"name": "test_sequence_insert_at_back"}, ("SequenceInsert", "sequence")),
+        ({"name": "test_hannwindow_expanded"}, ("", "")),
+        ({"name": "no such case"}, ("", "")),
+        ({"case": "a case of the device's own"}, ("", "")),
+    ],
+    ids=str,
+)
+def test_the_subject_of_a_check(parameters: dict[str, Any], subject: tuple[str, str]) -> None:
+    assert subject_of(parameters) == subject
 
 
 def test_a_run_is_hopeless_only_if_nothing_passes() -> None:

@@ -10,13 +10,15 @@ SUMMARY = "score a device by the checks that every plugin must pass"
 DESCRIPTION = """\
 Run all checks of the conformance kit that apply to a device's claims, and print a score for each area, the faults to
 fix first, and the checks that did not apply. Checks run in a process of their own: a plugin that crashes, exits or
-hangs fails one check. Needs the extra `plugin`: pip install "engine-sdk[plugin]". The exit code is 0 for full marks, 1
-otherwise.
+hangs fails one check. A matrix shows which operators are right in which element types. Needs the extra `plugin`:
+pip install "engine-sdk[plugin]". The exit code is 0 for full marks, 1 otherwise; with --against, it is 0 if nothing
+became worse since the earlier report, 1 otherwise.
 """
 EXAMPLES = """\
 engine conformance ACME                                    # all checks, and the score
 engine conformance ACME -k export                          # the checks with this in their names
 engine conformance ACME --json score.json --html page.html # write reports
+engine conformance ACME --against score.json               # what became better and worse since
 """
 
 
@@ -36,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", metavar="N", type=positive, default=1, help="run checks in N processes (default: 1)")
     parser.add_argument("--json", metavar="FILE", help="write the score and all results as JSON")
     parser.add_argument("--html", metavar="FILE", help="write them as an HTML page")
+    parser.add_argument(
+        "--against",
+        metavar="FILE",
+        help="an earlier report, written by --json: print which checks and scores became better and worse",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,5 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
     for path in filter(None, (args.json, args.html)):
         require_folder(path)
-    options = ConformanceOptions(args.device, args.limit, args.full, args.checks, args.jobs, args.json, args.html)
+    options = ConformanceOptions(
+        args.device, args.limit, args.full, args.checks, args.jobs, args.json, args.html, args.against
+    )
     return run_conformance(options)

@@ -54,6 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write score and results as JSON; of several devices, to files with the device in their names",
     )
     group.addoption("--engine-html", metavar="FILE", help="write score and results as an HTML page, in the same way")
+    group.addoption(
+        "--engine-against",
+        metavar="FILE",
+        help="compare with an earlier report of --engine-json; then a run fails only if something became worse",
+    )
     group.addoption("--engine-description", help=argparse.SUPPRESS)  # of the device, from a process that created it
     group.addoption("--engine-progress", action="store_true", help="one line of progress instead of one mark a check")
 
@@ -69,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
         SELECTED.is_full = config.getoption("--engine-full")
         if config.args_source is not pytest.Config.ArgsSource.ARGS:
             config.args[:] = [str(SUITE)]
-    if not any(config.getoption(f"--engine-{name}") for name in ("device", "score", "json", "html")):
+    if not any(config.getoption(f"--engine-{name}") for name in ("device", "score", "json", "html", "against")):
         return
     # A run in a process that a check started inherits the variable, but only workers belong to the run that set it.
     folder = os.environ.get(_FOLDER) if hasattr(config, "workerinput") else None

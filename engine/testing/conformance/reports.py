@@ -6,24 +6,33 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import astuple
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
 from engine.drawing.table import escaped, table
 from engine.errors import PluginError
+from engine.testing.conformance.against import Changes, changes_lines
+from engine.testing.conformance.matrix import SIGNS, columns_of, matrix_json, matrix_lines, type_matrix
 from engine.testing.conformance.scorecard import AREAS, Scorecard
 
 _FAULTS: Final = 10
 _SKIPS: Final = 12
 _OPERATORS: Final = 40
+_CHANGES: Final = 20
 _WIDTH: Final = 100
 
 
-def as_text(card: Scorecard) -> str:
-    """The score by area, what to fix first, and what did not apply."""
-    return "\n".join(_lines(card))
+def as_text(card: Scorecard, changes: Changes | None = None) -> str:
+    """The score by area, what to fix first, what did not apply, the types, and what has changed."""
+    return "\n".join(_lines(card, changes))
 
 
-def _lines(card: Scorecard) -> Iterator[str]:
+def as_json(card: Scorecard, changes: Changes | None = None) -> dict[str, Any]:
+    """All results as a JSON value, with the changes as `against`, if any."""
+    document = {**card.to_json(), "types": matrix_json(type_matrix(card.results))}
+    return document if changes is None else {**document, "against": changes.to_json()}
+
+
+def _lines(card: Scorecard, changes: Changes | None) -> Iterator[str]:
     yield f"{card.device}: {_shown(card.description)}"
     yield ""
     rows = [
@@ -43,6 +52,9 @@ def _lines(card: Scorecard) -> Iterator[str]:
             yield f"  and {len(card.faults) - _FAULTS} more reasons; the reports list all of them"
         yield ""
     yield from _skips(card)
+    yield from matrix_lines(type_matrix(card.results))
+    if changes is not None:
+        yield from map(escaped, changes_lines(changes, _CHANGES, _WIDTH))
     if card.ended_early:
         yield f"ended early: {card.ended_early}"
     yield score_line(card)
@@ -71,7 +83,7 @@ def _skips(card: Scorecard) -> Iterator[str]:
     yield ""
 
 
-def as_html(card: Scorecard) -> str:
+def as_html(card: Scorecard, changes: Changes | None = None) -> str:
     """A page without references to other files. Raises `PluginError` without Jinja."""
     try:
         import jinja2
@@ -81,7 +93,16 @@ def as_html(card: Scorecard) -> str:
         ) from e
     text = (resources.files("engine.testing.conformance") / "report.html.jinja").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    return environment.from_string(text).render(card=card, about=AREAS, percent=_percent)
+    matrix = type_matrix(card.results)
+    return environment.from_string(text).render(
+        card=card,
+        about=AREAS,
+        percent=_percent,
+        changes=changes,
+        matrix=matrix,
+        columns=columns_of(matrix),
+        signs=SIGNS,
+    )
 
 
 def _percent(score: float | None) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 
 from engine.errors import PluginError
 from engine.startup import dataclass
+from engine.testing.conformance.against import read_earlier
 from engine.testing.conformance.last_hook import running_hook, while_running
 
 _NEEDED: Final = ("pytest", "xdist", "pytest_timeout", "jinja2")
@@ -42,6 +43,7 @@ class ConformanceOptions:
         jobs: how many processes run checks.
         json: where to write the results as JSON, if anywhere.
         html: where to write them as a page, if anywhere.
+        against: the file of an earlier report to compare with, if any.
     """
 
     device: str
@@ -51,18 +53,24 @@ class ConformanceOptions:
     jobs: int = 1
     json: str | None = None
     html: str | None = None
+    against: str | None = None
 
 
 def run_conformance(options: ConformanceOptions) -> int:
     """Run the checks and print the score; returns 0 for full marks and 1 otherwise.
 
-    Raises `PluginError` if the device cannot be created, if no check has the name, or without the extra `plugin`.
+    With an earlier report, it returns 0 if nothing became worse since, and 1 otherwise: see `Changes`.
+
+    Raises `InputError` if that is no such report, and `PluginError` if the device cannot be created, if no check has
+    the name, or without the extra `plugin`.
     """
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise PluginError(
             f"the conformance kit needs {', '.join(missing)}, which the extra `plugin` installs: "
             'pip install "engine-sdk[plugin]"'
         )
+    if options.against is not None:
+        read_earlier(options.against)
     code = _run(_command(options, _describe(options.device)))
     if code in (0, 1, 2):  # passed, failed, ended early
         return min(code, 1)
@@ -128,7 +136,8 @@ def _command(options: ConformanceOptions, description: str) -> list[str]:
         command.append("--engine-full")
     if options.checks:
         command += ["-k", options.checks]
-    for name, path in (("--engine-json", options.json), ("--engine-html", options.html)):
+    files = (("--engine-json", options.json), ("--engine-html", options.html), ("--engine-against", options.against))
+    for name, path in files:
         if path is not None:
             command += [name, os.path.abspath(path)]
     return command

@@ -45,6 +45,7 @@ class CheckResult:
         outcome: "passed", "failed" or "skipped".
         message: why it failed or was skipped.
         seconds: how long it took.
+        operator, element_type: what it computes, if it is a check of one operator: see `type_matrix`.
     """
 
     name: str
@@ -53,6 +54,8 @@ class CheckResult:
     outcome: str
     message: str = ""
     seconds: float = 0.0
+    operator: str = ""
+    element_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)

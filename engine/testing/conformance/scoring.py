@@ -12,6 +12,7 @@ import pytest
 
 from engine.errors import EngineError
 from engine.testing.conformance import reports
+from engine.testing.conformance.against import Changes, compare, read_earlier
 from engine.testing.conformance.last_hook import hook_file, running_hook, while_running
 from engine.testing.conformance.scorecard import CheckResult, Scorecard
 
@@ -47,6 +48,7 @@ class Scoring:
         self._folder = folder
         self.results: dict[str, list[CheckResult]] = {}
         self.ended = ""
+        self._changes: dict[str, Changes | None] = {}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Any:
@@ -54,7 +56,7 @@ class Scoring:
         report: pytest.TestReport = yield
         if (cls := suite_of(item)) is not None:
             name = getattr(item, "originalname", None) or item.name
-            report.user_properties.append((_KEY, _described(cls, name)))
+            report.user_properties.append((_KEY, _described(cls, name) | _subject(item)))
         return report
 
     @pytest.hookimpl(optionalhook=True)
@@ -76,28 +78,51 @@ class Scoring:
         if found is not None and (report.when == "call" or report.outcome != "passed"):
             self.results.setdefault(found["device"], []).append(_result(report, found))
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """With an earlier report, have the exit code say whether anything became worse since."""
+        if self._config.getoption("--engine-against") and session.exitstatus in (0, 1):
+            cards = self._cards()
+            is_worse = [changes.is_worse for card in cards if (changes := self._changes_of(card, cards)) is not None]
+            if is_worse:
+                session.exitstatus = int(any(is_worse))
+
     def pytest_keyboard_interrupt(self) -> None:
         """Say in the report that it is not complete."""
         self.ended = self.ended or "it was interrupted (Ctrl-C)"
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the scores, and write the reports."""
-        chosen = self._config.getoption("--engine-device")
-        cards = [self._card(device, chosen) for device in self.results or filter(None, [chosen])]
+        cards = self._cards()
         for card in cards:
-            if card.is_perfect and len(cards) > 1:
+            changes = self._changes_of(card, cards)
+            if card.is_perfect and len(cards) > 1 and not (changes is not None and changes.is_worse):
                 continue
             terminalreporter.section(f"conformance of {card.device}")
-            terminalreporter.write_line(reports.as_text(card))
+            terminalreporter.write_line(reports.as_text(card, changes))
         if len(cards) > 1:
             terminalreporter.section("conformance")
             for card in cards:
                 terminalreporter.write_line(reports.score_line(card))
         for card in cards:
             if path := self._path("--engine-json", card, cards):
-                path.write_text(json.dumps(card.to_json(), indent=2) + "\n", encoding="utf-8")
+                document = reports.as_json(card, self._changes_of(card, cards))
+                path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
             if path := self._path("--engine-html", card, cards):
-                path.write_text(reports.as_html(card), encoding="utf-8")
+                path.write_text(reports.as_html(card, self._changes_of(card, cards)), encoding="utf-8")
+
+    def _cards(self) -> list[Scorecard]:
+        chosen = self._config.getoption("--engine-device")
+        return [self._card(device, chosen) for device in self.results or filter(None, [chosen])]
+
+    def _changes_of(self, card: Scorecard, cards: list[Scorecard]) -> Changes | None:
+        """What has changed since the report of `--engine-against`, which `pytest_configure` has read once."""
+        path = self._path("--engine-against", card, cards)
+        if path is None:
+            return None
+        if card.device not in self._changes:
+            self._changes[card.device] = compare(read_earlier(path), card)
+        return self._changes[card.device]
 
     def _card(self, device: str, chosen: str | None) -> Scorecard:
         told = self._config.getoption("--engine-description") if device == chosen else None
@@ -123,6 +148,17 @@ def _described(cls: type, name: str) -> dict[str, str]:
     }
 
 
+def _subject(item: pytest.Item) -> dict[str, str]:
+    """The operator and the element type of a check of a single operator."""
+    call = getattr(item, "callspec", None)
+    if call is None or not {"case", "name"} & call.params.keys():
+        return {}
+    from engine.testing.conformance.subjects import subject_of
+
+    operator, element_type = subject_of(call.params)
+    return {"operator": operator, "element_type": element_type}
+
+
 def _description(device: str) -> str:
     # Imported here, since the process that reports a run of `engine conformance` needs no engine.
     from engine.hosting import engine_version
@@ -142,6 +178,8 @@ def _result(report: pytest.TestReport, found: dict[str, str]) -> CheckResult:
         report.outcome,
         _message(report),
         report.duration,
+        found.get("operator", ""),
+        found.get("element_type", ""),
     )
 
 
