@@ -157,7 +157,7 @@ def decoder(name: str, **config: Any) -> Any:
     return core.compile_model(model, "CPU", ON | config)
 
 
-@pytest.mark.parametrize("name", ["llama.dynamo23", "gpt2.dynamo20"])
+@pytest.mark.parametrize("name", ["llama.dynamo23", "llama.dynamo20"])
 def test_logits_do_not_depend_on_the_parts_of_a_prompt(name: str) -> None:
     """In one run, in parts of any lengths, and after other runs of the same request, with any number of threads."""
     prompt = [int(token) for token in RANDOM.integers(1, 30, 150)]
