@@ -166,9 +166,11 @@ RUN = {
     "docs/scaling.md": Document(9, 3, prepare=vectors_and_decoder, packages=("ray", "pyarrow"), install="engine-ray"),
     "docs/security.md": Document(6, 1, prepare=compiled),
     "docs/conformance.md": Document(1, 1),
+    "docs/runtimes.md": Document(1, 1, device="ONNXRUNTIME"),
     "docs/performance.md": Document(0, 7),
     "CONTRIBUTING.md": Document(0, 7),
     "plugins/cpu/README.md": Document(1, prepare=small_model),
+    "plugins/onnxruntime/README.md": Document(0, 1),
     "plugins/template/README.md": Document(1),
 }
 ELSEWHERE = {
