@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from engine import Core, ops
-from engine.errors import BlobIncompatibleError, Cancelled, DeadlineExceeded, InferError, UnsupportedError
+from engine.errors import BlobIncompatibleError, Cancelled, DeadlineExceeded, InferError, InputError, UnsupportedError
 from engine.ir import (
     Constant,
     ElementType,
@@ -28,7 +28,7 @@ from engine.ir import (
     i32,
     string,
 )
-from engine.plugin_api import RefusalCause
+from engine.plugin_api import RefusalCause, Transfers
 from engine.testing.networks import seeded_network
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -204,6 +204,28 @@ def test_results_are_those_of_the_runtime_without_a_copy(core: Core) -> None:
     result = core.compile_model(Model([Result(ops.Neg(x), "y")], [x]), "ONNXRUNTIME")(np.ones(1 << 16, np.float32))
     assert not result["y"].flags.owndata
     assert result["y"].flags.writeable
+
+
+def test_memory_of_the_runtime_and_of_other_libraries_is_used_in_place(core: Core) -> None:
+    """An OrtValue, and any tensor with DLPack's methods."""
+    model = layer(2)
+    given = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
+    expected = core.compile_model(model, "ONNXRUNTIME")({"x": given})["y"]
+    with core.create_context("ONNXRUNTIME") as context:
+        network = core.compile_model(model, context)
+        written = np.zeros((2, 8), np.float32)
+        target = context.wrap(written, f32, [2, 8])
+        source = context.wrap(onnxruntime.OrtValue.ortvalue_from_numpy(given), f32, [2, 8])
+        request = network.create_infer_request()
+        request.set_output_tensor("y", target)
+        assert request.infer({"x": source})["y"] is target
+        np.testing.assert_array_equal(written, expected)
+        assert context.transfers == Transfers(0, 0)
+        for handle, words in ((object(), "OrtValue"), (written.astype(np.int32), "does not fit")):
+            with pytest.raises(InputError, match=words):
+                context.wrap(handle, f32, [2, 8])
+        with pytest.raises(UnsupportedError, match="bf16"):
+            context.create_tensor(bf16, [2, 8])
 
 
 @pytest.mark.parametrize("ends", [Cancelled, DeadlineExceeded])

@@ -38,15 +38,15 @@ def has_narrow_ports(signature: Signature) -> bool:
 def run_by_address(session: Session, inputs: Sequence[Any], options: Any) -> list[Any]:
     """The outputs of one inference. Raises exceptions of the runtime."""
     binding = session.handle.io_binding()
-    kept = [_bind(binding, name, array) for name, array in zip(session.inputs, inputs, strict=True)]
+    kept = [bind_value(binding, name, array) for name, array in zip(session.inputs, inputs, strict=True)]
     for name in session.outputs:
         binding.bind_output(name, "cpu")
     session.handle.run_with_iobinding(binding, options)
     del kept
-    return [_taken(value) for value in binding.get_outputs()]
+    return [taken_value(value) for value in binding.get_outputs()]
 
 
-def _bind(binding: Any, name: str, array: Any) -> Any:
+def bind_value(binding: Any, name: str, array: Any) -> Any:
     """Bind an input; the result must live until the inference ends."""
     element_type = ElementType.from_numpy(array.dtype)
     if not is_narrow(element_type):
@@ -57,7 +57,8 @@ def _bind(binding: Any, name: str, array: Any) -> Any:
     return stored
 
 
-def _taken(value: Any) -> Any:
+def taken_value(value: Any) -> Any:
+    """An output on the host as an array."""
     element_type = ElementType.from_onnx(value.element_type())
     if not is_narrow(element_type):
         return value.numpy()

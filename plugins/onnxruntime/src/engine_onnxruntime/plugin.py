@@ -13,6 +13,7 @@ from engine.plugin_api import (
     Model,
     Plugin,
     QueryResult,
+    RemoteContext,
     SupportLevel,
     UnsupportedError,
 )
@@ -61,6 +62,13 @@ class OnnxRuntimePlugin(Plugin):
     def query_model(self, model: Model, config: Config) -> QueryResult:
         """For each operation, whether the runtime loads a model of it alone."""
         return self.answers.of(model, self._plan(config))
+
+    def create_context(self, device: str, config: Config, handles: Mapping[str, object]) -> RemoteContext:
+        """The memory of a provider, for tensors that stay there."""
+        from engine_onnxruntime.tensors import OnnxRuntimeContext
+
+        plan = self._plan(config)
+        return OnnxRuntimeContext(self, device, plan.device_id, plan.provider_options, handles)
 
     def _plan(self, config: Config) -> SessionPlan:
         return SessionPlan.of(config, self.resolve_device_id(config["DEVICE_ID"]))

@@ -8,8 +8,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from engine.plugin_api import DeviceError, EngineError, PluginContractError, RequestOwner, SyncInferRequest
+from engine.plugin_api import (
+    DeviceError,
+    EngineError,
+    PluginContractError,
+    RemoteTensor,
+    RequestOwner,
+    SyncInferRequest,
+)
 from engine_onnxruntime.runtime import Session, load_runtime, said
+from engine_onnxruntime.tensors import run_in_context
 
 Run: TypeAlias = Callable[[Session, Sequence[Any], Any], list[Any]]
 """One inference: the session, the inputs in order, and the runtime's options of the run."""
@@ -34,7 +42,12 @@ class OnnxRuntimeRequest(SyncInferRequest):
         self.check_cancelled()  # a cancellation that came before the line above
         start = time.perf_counter_ns()
         try:
-            values = self._run(self._session, self.inputs, self._options)
+            if self.context is None:
+                values = self._run(self._session, self.inputs, self._options)
+            else:
+                values = run_in_context(self, self._session, self.inputs, self._options)
+        except EngineError:
+            raise
         except Exception as e:  # the classes of the runtime have no common base
             self.check_cancelled()
             raise DeviceError(f"{self._where}: {said(e)}") from e
@@ -45,6 +58,8 @@ class OnnxRuntimeRequest(SyncInferRequest):
             raise DeviceError(f"{self._where} returned {len(values)} outputs; expected {expected}")
         arrays = [value for value in self.inputs if isinstance(value, np.ndarray)]
         for index, value in enumerate(values):
+            if isinstance(value, RemoteTensor):
+                continue  # it is written already
             is_input = isinstance(value, np.ndarray) and any(np.may_share_memory(value, each) for each in arrays)
             try:
                 self.store_output(index, value, copy=is_input)
