@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from engine import Core, ops
-from engine.errors import DeviceError, DeviceNotFoundError, EngineError, PropertyError
+from engine.errors import DeviceError, DeviceNotFoundError, EngineError, PropertyError, UnsupportedError
 from engine.ir import Model, Parameter, Result, f32
 
 
@@ -83,6 +83,8 @@ def test_options_of_the_runtime() -> None:
         negation(), "ONNXRUNTIME", {"ONNXRUNTIME_SESSION_OPTIONS": {"session.intra_op.allow_spinning": False}}
     )
     assert network(inputs)["y"].tolist() == [-1] * 4
+    with pytest.raises(UnsupportedError, match=r"ONNXRUNTIME\.CPU has no tf32"):
+        core.compile_model(negation(), "ONNXRUNTIME", {"INFERENCE_PRECISION_HINT": "tf32"})
     with pytest.raises(PropertyError, match="ONNXRUNTIME_SESSION_OPTIONS"):
         core.compile_model(negation(), "ONNXRUNTIME", {"ONNXRUNTIME_SESSION_OPTIONS": "spin"})
 

@@ -18,7 +18,14 @@ from engine.plugin_api import (
     UnsupportedError,
 )
 from engine_onnxruntime.answers import Answers
-from engine_onnxruntime.properties import DRIVER_VERSION, EXPORT_COMPILED, PROVIDER_OPTIONS, SESSION_OPTIONS, TRUST_BLOB
+from engine_onnxruntime.properties import (
+    DRIVER_VERSION,
+    EXPORT_COMPILED,
+    PRECISION,
+    PROVIDER_OPTIONS,
+    SESSION_OPTIONS,
+    TRUST_BLOB,
+)
 from engine_onnxruntime.refusals import refusal
 from engine_onnxruntime.runtime import SessionPlan, load_runtime, providers
 
@@ -29,7 +36,7 @@ class OnnxRuntimePlugin(Plugin):
     name = "ONNXRUNTIME"
     version = "0.1.0"
     api_version = API_VERSION
-    properties = (PROVIDER_OPTIONS, SESSION_OPTIONS, EXPORT_COMPILED, TRUST_BLOB, DRIVER_VERSION)
+    properties = (PRECISION, PROVIDER_OPTIONS, SESSION_OPTIONS, EXPORT_COMPILED, TRUST_BLOB, DRIVER_VERSION)
 
     def __init__(self, core: CoreHandle) -> None:
         super().__init__(core)

@@ -6,6 +6,14 @@ from typing import Any
 
 from engine.plugin_api import CONFIG, METRIC, Property
 
+PRECISION = Property(
+    "INFERENCE_PRECISION_HINT",
+    str,
+    "f32",
+    CONFIG,
+    "The precision of f32 models: f32 throughout, or tf32 for products on the tensor cores of CUDA.",
+    choices=("f32", "tf32"),
+)
 PROVIDER_OPTIONS: Property[dict[str, Any]] = Property(
     "ONNXRUNTIME_PROVIDER_OPTIONS",
     dict,

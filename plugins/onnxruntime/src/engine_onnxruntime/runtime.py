@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from engine.lowering import constants_of, hand_over
 from engine.plugin_api import Config, DeviceError, DeviceNotFoundError, Model, UnsupportedError
 from engine.startup import dataclass
-from engine_onnxruntime.properties import PROVIDER_OPTIONS, SESSION_OPTIONS
+from engine_onnxruntime.properties import PRECISION, PROVIDER_OPTIONS, SESSION_OPTIONS
 
 Adjust: TypeAlias = Callable[[Any], object]
 """Changes the runtime's options of a session."""
@@ -20,7 +20,7 @@ _SUFFIX: Final = "ExecutionProvider"
 _CPU: Final = "CPU"
 _REMOTE: Final = frozenset({"AzureExecutionProvider"})
 """Providers that call a service instead of computing."""
-_EXACT: Final = {"CUDA": {"use_tf32": "0"}}
+_TF32: Final = {"CUDA": "use_tf32"}
 """Options of providers that would compute f32 in less by default."""
 _SILENT: Final = 4
 _CHECKED_PRODUCTS: Final = "session.x64quantprecision"  # otherwise, u8 by i8 products saturate on CPUs without VNNI
@@ -82,7 +82,10 @@ class SessionPlan:
         cores = config["INFERENCE_NUM_THREADS"] or _usable_cores()
         streams = config["NUM_STREAMS"] or (cores if config["PERFORMANCE_HINT"] == "THROUGHPUT" else 1)
         own, entries = (_texts(config[each.name]) for each in (PROVIDER_OPTIONS, SESSION_OPTIONS))
-        options = {**_EXACT.get(device_id, {}), **own}
+        is_exact = config[PRECISION.name] == "f32"
+        if not is_exact and device_id not in _TF32:
+            raise UnsupportedError(f"ONNXRUNTIME.{device_id} has no tf32; set {PRECISION.name} to f32")
+        options = {**({_TF32[device_id]: "0" if is_exact else "1"} if device_id in _TF32 else {}), **own}
         return cls(device_id, streams, max(1, cores - streams + 1), options, {_CHECKED_PRODUCTS: "1", **entries})
 
     def open(self, model: Model, adjust: Adjust | None = None, *, is_alone: bool = False) -> Session:

@@ -22,9 +22,8 @@ from engine_onnxruntime.narrow import bind_value, is_narrow, taken_value
 from engine_onnxruntime.runtime import Session, load_runtime
 
 _HOST: Final = "cpu"
-_MEMORIES: Final = {"CUDA": "cuda", "TENSORRT": "cuda", "NVTENSORRTRTX": "cuda", "ROCM": "cuda", "MIGRAPHX": "cuda",
-                    "DML": "dml", "CANN": "cann"}  # fmt: skip
-"""The runtime's names for memories, by provider; the memory of others is the host's."""
+_MEMORIES: Final = {"CUDA": "cuda", "TENSORRT": "cuda", "NVTENSORRTRTX": "cuda"}
+"""The runtime's names for memories, by provider; tensors of others are in the host's memory."""
 
 
 class OnnxRuntimeContext(RemoteContext):
