@@ -22,7 +22,7 @@ PAGES: Final = {
     **{f"apps/{name}/README.md": f"applications/{name}.md" for name in ("ray", "serve")},
     **{
         f"plugins/{name}/README.md": f"devices/{name}.md"
-        for name in ("auto", "batch", "cpu", "hetero", "opencl", "template")
+        for name in ("auto", "batch", "cpu", "hetero", "opencl", "openvino", "template")
     },
 }
 """Files of the repository that are pages of the site."""

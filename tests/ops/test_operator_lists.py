@@ -20,8 +20,11 @@ INDEXES = {
     "engine/ops/families.py": "tests/ops/test_families.py",
     "engine/passes/common/common_optimizations.py": "tests/passes/test_late.py",
     "plugins/cpu/src/engine_cpu/lowering/__init__.py": "plugins/cpu/tests/test_lowering_families.py",
+    "plugins/openvino/src/engine_openvino/refusals.py": "plugins/openvino/tests/test_operator_suite.py",
 }
-"""Tables of what is imported for which operators, each with the test that compares it with the modules."""
+"""Tables of what is imported for which operators, or of another runtime's faults, each with the test that compares it
+with what it is about.
+"""
 
 
 def literals(tree: ast.Module) -> Iterator[ast.expr]:

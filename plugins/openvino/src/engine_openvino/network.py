@@ -64,13 +64,17 @@ class OpenvinoNetwork(GraphNetwork["OpenvinoPlugin"]):
 
     def create_infer_request_impl(self) -> SyncInferRequest:
         """A request with one of OpenVINO's."""
-        nodes = filter(is_operation, self.graph.ordered_nodes()) if self.is_profiling else ()
-        operators = {node.friendly_name: node.op_type for node in nodes}
+        nodes = list(filter(is_operation, self.graph.ordered_nodes()))
+        # OpenVINO names a node that gives an output after the output.
+        producers = {value.name: node for node in nodes for value in node.outputs}
+        named = {result.friendly_name: producers.get(result.input_value(0).name) for result in self.graph.results}
+        aliases = {name: node for name, node in named.items() if node is not None}
+        operators = {node.friendly_name: node for node in nodes} if self.is_profiling else {}
         return OpenvinoInferRequest(
             self,
             self.plugin.runtime,
             self.compiled_model,
-            operators,
+            aliases | operators,
             takes_wide=bool(self.config["ALLOW_NARROW_TYPES"]),
             writes_in_place=not self.has_direct_outputs,
         )

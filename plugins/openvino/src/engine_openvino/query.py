@@ -25,8 +25,9 @@ def query(model: Model, runtime: Runtime, device: str, config: Config, answers: 
     found = {}
     for node, refused in refusals.items():
         reason = "" if refused or not why else answers.answer(node)
-        alone = Support.refused(RefusalCause.OP, reason) if reason else _native(node, config)
-        found[node.friendly_name] = refused or alone
+        if reason:
+            refused = Support.refused(RefusalCause.OP, reason)
+        found[node.friendly_name] = refused or _native(node, config)
     if len(nodes) > 1 and why and not any(support.reason for support in found.values()):
         named = [name for name in found if f": {name}>" in why or f"`{name}`" in why]
         found |= dict.fromkeys(named or found, Support.refused(RefusalCause.OP, why))

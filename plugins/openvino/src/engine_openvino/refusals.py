@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from engine.ir import Constant, Node, Output, TensorType
+from engine.ops import find_op
 from engine.ops.traits import traits_of
 from engine.passes.runtime_info import is_operation
 from engine.plugin_api import RefusalCause, Support
@@ -24,7 +25,6 @@ _WIDE: Final = frozenset({"u32", "i64", "u64"})
 """Integers that OpenVINO computes in 32 bits with a sign."""
 _SIGNED: Final = frozenset({"i8", "i16", "i32", "i64"})
 _SMALL: Final = frozenset({"i8", "u8"})
-_PACKED: Final = frozenset({"f4e2m1", "i4", "u2", "u4"})
 _BEYOND_32_BITS: Final = frozenset({
     "Add", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "CumProd", "CumSum", "Max", "Min", "Mul", "Sub",
 })  # fmt: skip
@@ -101,6 +101,8 @@ def refusal(node: Node, runtime: Runtime, *, is_narrow: bool) -> Support | None:
         if value is not None and runtime.type_of(value.element_type) is None:
             why = f"{value} is {value.element_type}, which OpenVINO {runtime.version} does not have or take"
             return Support.refused(RefusalCause.ELEMENT_TYPE, why)
+    if find_op(node.op_type, node.domain) is None:
+        return Support.refused(RefusalCause.OP, f"{node.domain}.{node.op_type} is no operator of ONNX")
     for body in node.bodies.values():
         for inner in filter(is_operation, body.ordered_nodes()):
             found = refusal(inner, runtime, is_narrow=is_narrow)
@@ -169,9 +171,9 @@ def _is_integer(node: Node) -> bool:
 
 def _is_narrowing(node: Node) -> bool:
     """Whether real numbers become elements of 8 bits that saturate, or of fewer."""
-    name = node.output(0).element_type.name
-    is_narrow = name.startswith("f8") and node.attributes.get("saturate", 1) == 1
-    return is_narrow or (name in _PACKED and node.input_value(0).element_type.is_real)
+    kind = node.output(0).element_type
+    saturates = kind.name.startswith("f8") and node.attributes.get("saturate", 1) == 1
+    return saturates or (kind.bits < 8 and node.input_value(0).element_type.is_real)
 
 
 def _constant(node: Node, index: int) -> Any:

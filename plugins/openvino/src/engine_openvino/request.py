@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import DeviceError, InputError
+from engine.ir import Node
 from engine.plugin_api import RequestOwner, SyncInferRequest
 from engine_openvino.packing import packed, unpacked
 from engine_openvino.profile import record
@@ -32,7 +33,7 @@ class OpenvinoInferRequest(SyncInferRequest):
         network: RequestOwner,
         runtime: Runtime,
         compiled: Compiled,
-        operators: Mapping[str, str],
+        nodes: Mapping[str, Node],
         *,
         takes_wide: bool,
         writes_in_place: bool,
@@ -45,7 +46,7 @@ class OpenvinoInferRequest(SyncInferRequest):
         self._outputs_of = [
             (port.element_type, _in_place(port) if writes_in_place else None) for port in compiled.network.outputs
         ]
-        self._operators, self._takes_wide = operators, takes_wide
+        self._nodes, self._takes_wide = nodes, takes_wide
         self._held: list[Any] = []
         self._is_running = False
 
@@ -71,10 +72,10 @@ class OpenvinoInferRequest(SyncInferRequest):
                     pass
                 self._request.wait()  # which raises the error of the inference
             except RuntimeError as e:
-                raise DeviceError(f"{self.signature.network}: request {self.request_id}: OpenVINO: {reason(e)}") from e
+                raise DeviceError(f"{self.signature.network}: request {self.request_id}: {self._told(e)}") from e
         self._is_running = False
         if self.is_profiling:
-            record(self, self._request.profiling_info, self._operators, begun)
+            record(self, self._request.profiling_info, self._nodes, begun)
 
     def infer_postprocess(self) -> None:
         """Copy what OpenVINO has in memory of its own."""
@@ -92,6 +93,13 @@ class OpenvinoInferRequest(SyncInferRequest):
         if kind.bitwidth < 8:
             data = unpacked(data.view(np.uint8), kind.bitwidth, math.prod(shape))
         return data.view(dtype).reshape(shape)
+
+    def _told(self, error: Exception) -> str:
+        """OpenVINO's error, with the names of the model's nodes."""
+        told = reason(error)
+        for name, node in self._nodes.items():
+            told = told.replace(f"'{name}'", f"`{node.friendly_name}`")
+        return f"OpenVINO: {told}"
 
     def abort_pipeline(self) -> None:
         """Wait until OpenVINO has let go of the arrays."""
