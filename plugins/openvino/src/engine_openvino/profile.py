@@ -13,9 +13,9 @@ from engine.plugin_api import SyncInferRequest
 def record(request: SyncInferRequest, told: Iterable[Any], nodes: Mapping[str, Node], begun_ns: int) -> None:
     """Record the nodes that OpenVINO ran, one after the other from `begun_ns` on, since it tells durations only.
 
-    `nodes` are the model's, by the names that OpenVINO has for them. A node that OpenVINO has made, such as a change of the
-    memory's layout, counts to the node of the model that runs next, or else last. If OpenVINO names no node of the model,
-    all are one record.
+    `nodes` are the model's, by the names that OpenVINO has for them. A node that OpenVINO has made, such as a change of
+    the memory's layout, counts to the node of the model that runs next, or else last. If OpenVINO names no node of the
+    model, all are one record.
     """
     end = time.perf_counter_ns()
     runs: list[tuple[Node, str, int]] = []
