@@ -67,6 +67,9 @@ the target has; where `host_features` lacks some of it, the engine refuses reque
 A device that runs whole models on other devices compiles them with `self.core`; its requests pass inferences on to
 requests of `network.create_sync_request()` with `SyncInferRequest.run_through`.
 
+A device that wraps a runtime asks it about nodes and hands models over with `engine.lowering` (`NodeAnswers`,
+`hand_over`); its requests call it in a block of `SyncInferRequest.stopping`, and record the call by `record_subgraph`.
+
 The engine provides everything else: the asynchronous request, the queue, configuration, metrics, checks of tensors,
 files and exception wrapping. A hook may raise any `EngineError`, which reaches the user unchanged; any other exception
 becomes the cause of one.

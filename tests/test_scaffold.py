@@ -190,6 +190,36 @@ def test_a_real_runtime_takes_a_change_of_one_file(runtime_folder: Path, tmp_pat
     assert done.stdout == "[[2.0, -4.0, 6.0, 8.0]]\n"
 
 
+EXPORT = """
+from engine import Core, ops
+from engine.ir import Model, Parameter, f32
+
+x = Parameter(f32, [2], "x")
+Core().compile_model(Model([ops.Relu(x)], [x]), "SOME_RUNTIME").export_model("model.blob")
+"""
+IMPORT = """
+from engine import Core
+from engine.errors import BlobError
+
+try:
+    Core().import_model("model.blob")
+except BlobError as e:
+    print(e)
+"""
+
+
+def test_blobs_of_another_version_of_the_runtime_are_refused(runtime_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / RUNTIME.distribution
+    shutil.copytree(runtime_folder, folder)
+    assert run([folder], "-c", EXPORT).returncode == 0
+    assert run([folder], "-c", IMPORT).stdout == ""
+    sample = folder / "src" / RUNTIME.package / "sample_runtime.py"
+    sample.write_text(sample.read_text().replace('__version__ = "1.0"', '__version__ = "2.0"'))
+    refusal = run([folder], "-c", IMPORT).stdout
+    assert "sample_runtime 1.0" in refusal
+    assert "sample_runtime 2.0" in refusal
+
+
 def test_the_plugins_own_tests_pass(made: dict[str, Path]) -> None:
     own = {
         name: [str(path) for path in sorted(folder.glob("tests/test_*.py")) if path.stem != "test_suites"]
