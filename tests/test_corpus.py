@@ -257,3 +257,23 @@ def test_the_conformance_kit_finds_no_fault_in_a_plugin(folder: Path, device: st
     score = json.loads(report.read_text())
     assert score["score"] == 100, score["mend_first"]
     assert sum(each["outcome"] == "passed" for each in score["checks"]) > 10
+
+
+HERE = [
+    (network, device, {}) for network in ("images", "tokens", "quantized") for device in ("CPU", "HETERO:CPU", "OPENCL")
+]
+HERE += [("images", "CPU", {"INFERENCE_PRECISION_HINT": "bf16"}), ("tokens", "CPU", {"EXPORT_PACKED_WEIGHTS": False})]
+
+
+@pytest.mark.filterwarnings("ignore:.*INFERENCE_PRECISION_HINT is bf16")
+@pytest.mark.parametrize(("network", "device", "config"), HERE)
+def test_a_blob_that_was_just_made_needs_no_new_compilation(network: str, device: str, config: dict[str, Any]) -> None:
+    """Advice that is always given would not be read. It is the same for a blob of a blob."""
+    core, made = Core(), [io.BytesIO(), io.BytesIO()]
+    if device in core.unavailable_devices:
+        pytest.skip(f"{device} is missing")
+    core.compile_model(RELEASES[-1] / "models" / f"{network}.onnx", device, config).export_model(made[0])
+    core.import_model(made[0].getvalue()).export_model(made[1])
+    for blob in made:
+        check = core.check_blob(blob.getvalue())
+        assert check.answer is BlobAnswer.RUNS, (*check.reasons, *check.advice)

@@ -10,12 +10,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from engine.cli.main import main
 from engine.errors import EngineError, PluginError, UnsupportedError
+from engine.hosting import API_VERSION
 from engine.testing.scaffold import PluginPlan, new_plugin
 from engine.testing.scaffold.families import ELEMENTWISE, FAMILIES
 from tests.testing.made_plugins import SOME_CHECKS, make, run
@@ -67,6 +69,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def runtime_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(RUNTIME, tmp_path_factory.mktemp("runtime"))
+
+
+def test_the_next_engine_is_not_excluded(made: dict[str, Path]) -> None:
+    """The engine refuses plugins that it cannot run; a bound would refuse those that it can. The same for TEMPLATE."""
+    template = Path(__file__).parents[1] / "plugins" / "template"
+    for folder, plugin in ((template, "engine_template"), (made["default"], "engine_plain")):
+        dependencies = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["dependencies"]
+        (engine,) = (each for each in dependencies if each.startswith("engine-sdk"))
+        assert re.fullmatch(r"engine-sdk>=[\d.]+", engine)
+        stated = re.search(
+            r"^    api_version = (\d+)\b", (folder / "src" / plugin / "plugin.py").read_text(), re.MULTILINE
+        )
+        assert stated, "a number: API_VERSION would claim versions that nobody has seen"
+        assert int(stated[1]) == API_VERSION
 
 
 @pytest.mark.parametrize("tool", [["ruff", "check"], ["ruff", "format", "--check"]], ids=["lint", "format"])

@@ -176,11 +176,12 @@ def _unequal(what: str, of_blob: str, here: str | None) -> list[str]:
 
 def _outside(what: str, of_blob: str, here: str | None) -> list[str]:
     """The number is neither that of this host nor the one before."""
-    if here is None or of_blob in (here, str(int(here) - 1)):
+    if here is None or of_blob == here:
         return []
-    return [
-        f"{what}: the blob has {of_blob}, this host loads {int(here) - 1} and {here}; {_EXPORT_AGAIN} with API {here}"
-    ]
+    before = str(int(here) - 1) if here.isdecimal() else here
+    if of_blob == before:
+        return []
+    return [f"{what}: the blob has {of_blob}, this host loads {before} and {here}; {_EXPORT_AGAIN} with API {here}"]
 
 
 def _older(what: str, of_blob: str, here: str | None, oldest: str) -> list[str]:

@@ -46,7 +46,10 @@ def check_for_plugin(
 
 def _answer(plugin: Plugin, manifest: BlobManifest, features: Mapping[str, str | Collection[str]]) -> BlobCheck:
     with plugin_errors(plugin.name, "check_blob"):
-        answer = plugin.check_blob(manifest, features)
+        if plugin.api_version > 1:
+            answer = plugin.check_blob(manifest, features)
+        else:  # a method of this name is its own
+            answer = Plugin.check_blob(plugin, manifest, features)
     if isinstance(answer, BlobCheck) and all(
         isinstance(each, tuple) and all(map(_is_text, each)) for each in (answer.reasons, answer.advice)
     ):

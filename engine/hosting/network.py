@@ -214,7 +214,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         """Free caches that later inferences fill again; inferences may be running."""
 
     def release(self) -> None:
-        """`release_caches`, as plugins for API 1 have it."""
+        """Called in place of `release_caches` on the networks of plugins for API 1; does nothing for others."""
 
     @abstractmethod
     def prepare(self, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -668,7 +668,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
             inputs=[port.to_json() for port in self.inputs],
             outputs=[port.to_json() for port in self.outputs],
             metadata={**metadata, **self._metadata()},
-            preferences=self.preferences(),
+            preferences=self.preferences() if self.plugin.api_version > 1 else {},
         )
 
     def _metadata(self) -> dict[str, Any]:

@@ -6,8 +6,10 @@ If these fail, a vendor's plugin loses a hook without a word when its user updat
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -29,7 +31,7 @@ class Networks:
         kind = type("Network", (ScaleNetwork,), methods)
 
         def compile_model(plugin: Any, model: Model, config: Config) -> ExecutableNetwork:
-            made: ExecutableNetwork = kind(plugin, config, model, 1)
+            made: ExecutableNetwork = kind(plugin, config, model, np.ones(1, np.float32))
             return made
 
         return type("Versioned", (ScalePlugin,), {"api_version": api, "compile_model": compile_model})
@@ -44,6 +46,17 @@ def test_the_old_hook_of_an_older_plugin_is_called(model: onnx.ModelProto) -> No
     for device in ("OLD", "BOTH", "NEW", "NONE"):
         core.compile_model(model, device).release_memory()
     assert networks.calls == ["release", "release", "release_caches"]
+
+
+def test_newer_hooks_are_not_called_on_an_older_plugin(model: onnx.ModelProto) -> None:
+    """Its methods of these names are its own."""
+    networks, core, blob = Networks(), Core(), io.BytesIO()
+    plugin = networks.plugin(1, "preferences")
+    plugin.check_blob = lambda *_: networks.calls.append("check_blob")  # type: ignore[assignment, method-assign]
+    core.register_plugin("OLD", plugin)
+    core.compile_model(model, "OLD").export_model(blob)
+    assert core.check_blob(blob.getvalue()).compatible
+    assert networks.calls == []
 
 
 def test_a_current_plugin_with_an_old_hook_is_told(model: onnx.ModelProto) -> None:
