@@ -28,6 +28,8 @@ _VARIANT: Final = "variant/"
 _SHARED: Final = "shared/"
 _EQUAL: Final = ("device", "plugin_name", "plugin_version", "engine_version", "api_version", "inputs", "outputs")
 """The fields of manifests in which all variants of a package agree."""
+_INTERFACE: Final = ("network_name", "variables", "model_identity", "overridable")
+"""The entries of their metadata in which they agree, and which the package repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +75,13 @@ def package_writer(variants: Mapping[str, BlobWriter], metadata: Mapping[str, An
     first, *others = variants
     manifest = variants[first].manifest
     for name in others:
-        for field in _EQUAL:
-            if getattr(variants[name].manifest, field) != getattr(manifest, field):
-                raise BlobError(
-                    f"variants {first!r} and {name!r} have different {field}: a package has networks of one model for "
-                    "one device"
-                )
+        if field := _difference(manifest, variants[name].manifest):
+            raise BlobError(
+                f"variants {first!r} and {name!r} have different {field}: a package has networks of one model for one "
+                "device"
+            )
     listed = [{"name": name, "requirements": dict(each.manifest.requirements)} for name, each in variants.items()]
-    common = {"network_name": manifest.metadata.get("network_name", "")}
+    common = {key: manifest.metadata[key] for key in _INTERFACE if key in manifest.metadata}
     package = BlobWriter(
         replace(
             manifest,
@@ -95,6 +96,14 @@ def package_writer(variants: Mapping[str, BlobWriter], metadata: Mapping[str, An
         writer.bound_to(shared, is_required=False).write(stored)
         package.add_section(section_of_variant(name), stored.getvalue())
     return package
+
+
+def _difference(one: BlobManifest, other: BlobManifest) -> str:
+    """A field in which the manifests of two variants must not differ, and do; empty if there is none."""
+    for field in _EQUAL:
+        if getattr(one, field) != getattr(other, field):
+            return field
+    return next((key for key in _INTERFACE if one.metadata.get(key) != other.metadata.get(key)), "")
 
 
 def open_variant(package: BlobReader, name: str) -> BlobReader:

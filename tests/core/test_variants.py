@@ -29,6 +29,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.native import built_isas, cpu_features, isas_within
+from engine.passes import MakeStateful
 from engine.testing.values import values
 
 pytestmark = pytest.mark.skipif(
@@ -201,6 +202,26 @@ def test_an_encrypted_package(tmp_path: Path) -> None:
     assert np.abs(Core().import_model(blob, transform=key)(INDICES)["y"] - EXPECTED).max() < TOLERANCE
     with pytest.raises(BlobTransformError):
         Core().import_model(blob)
+
+
+def test_a_package_of_a_model_with_variables() -> None:
+    """The manifest of the package tells the variables, as that of any blob does."""
+    total = helper.make_node("Add", ["x", "past"], ["present"])
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("x", "past", "present")]
+    graph = helper.make_graph([total], "sum", ports[:2], ports[2:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    core = Core()
+    model = core.read_model(made)
+    MakeStateful().run_on_model(model)
+    variants = compile_variants(core, model, ["generic", "source"], "CPU")
+    stream = io.BytesIO()
+    export_variants({each.name: each.network for each in variants}, stream)
+    assert len(BlobReader(stream.getvalue()).manifest.metadata["variables"]) == 1
+    request = core.import_model(stream.getvalue()).create_infer_request()
+    for count in (1, 2, 3):
+        request.infer({"x": np.ones((1, 4), np.float32)})
+        (state,) = request.query_state().values()
+        assert (state.get() == count).all()
 
 
 def test_a_mapped_package(three: bytes, tmp_path: Path) -> None:
