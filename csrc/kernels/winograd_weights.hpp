@@ -8,6 +8,13 @@
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
+// The channels of a tile, filled up to whole vectors of the kernels that read the weights: this kernel may be that of a
+// lower instruction set, whose vectors are shorter (KernelRegistry::portable).
+static inline std::int64_t packed_width(const WinogradArgs& args, const Group& group, std::int64_t tile) {
+  const std::int64_t rest = group.outs - tile * args.tile_channels;
+  return min64(args.tile_channels, (rest + args.lanes - 1) / args.lanes * args.lanes);
+}
+
 // Split over (channel tile, input channel). Computed in doubles, for several output channels at a time.
 template <int kTile>
 void transform_weights(const WinogradArgs& args, const float* w, float* u, const KernelContext& context) {
@@ -21,7 +28,7 @@ void transform_weights(const WinogradArgs& args, const float* w, float* u, const
     const auto [group, t] = channel_tile_at(args, item / args.in_group);
     const std::int64_t c = item % args.in_group, in = group.in_first + c;
     if (c >= group.ins) continue;
-    const std::int64_t width = group.width(t), channel = t * args.tile_channels;
+    const std::int64_t width = packed_width(args, group, t), channel = t * args.tile_channels;
     float* to = u + group.weights + channel * group.ins * kSide * kSide + c * width;
     for (std::int64_t k = 0; k < width; k += kWeightLanes) {
       const std::int64_t wanted = min64(kWeightLanes, width - k);
@@ -56,7 +63,7 @@ void copy_weights(const WinogradArgs& args, const float* w, float* u, const Kern
   const WorkRange range = split_work(tiles_of_all(args), context.worker, context.workers);
   for (std::int64_t item = range.begin; item < range.end; ++item) {
     const auto [group, t] = channel_tile_at(args, item);
-    const std::int64_t width = group.width(t), channel = t * args.tile_channels;
+    const std::int64_t width = packed_width(args, group, t), channel = t * args.tile_channels;
     float* to = u + group.direct + channel * group.ins * 9;
     for (std::int64_t c = 0; c < group.ins; ++c) {
       // Of a block, all channels of a tap are adjacent.

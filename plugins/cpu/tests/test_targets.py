@@ -27,7 +27,8 @@ LENGTH = 64
 TOLERANCE = 8 * LENGTH * float(np.finfo(np.float32).eps)
 """The rounding errors of sums of LENGTH products, whose terms are at most 1, in any order."""
 WEIGHTS = values(LENGTH, 100, seed="weights", is_uniform=True)
-KERNEL = values(32, 16, 3, 3, seed="kernel", is_uniform=True)
+KERNEL = values(40, 16, 3, 3, seed="kernel", is_uniform=True)
+"""Of so many output channels that the last vector of AVX-512 is half empty."""
 X = values(3, LENGTH, seed="x", is_uniform=True)
 
 
@@ -39,7 +40,7 @@ def product() -> bytes:
 
 def convolution() -> bytes:
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
-    return model([node], {"w": KERNEL}, [1, 16, 24, 24], [1, 32, 24, 24])
+    return model([node], {"w": KERNEL}, [1, 16, 24, 24], [1, 40, 24, 24])
 
 
 def model(nodes: list[Any], constants: dict[str, Array], x: list[Any], y: list[Any]) -> bytes:
@@ -87,7 +88,7 @@ def test_a_network_for_another_cpu_is_exported_and_refuses_to_run(monkeypatch: p
 
 
 @pytest.mark.parametrize("made", [product, convolution])
-@pytest.mark.parametrize("isa", ["avx2", built_isas()[-1]])
+@pytest.mark.parametrize("isa", built_isas())
 def test_a_blob_does_not_depend_on_the_machine_that_compiled_it(
     made: Any, isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_blob_does_not_depend_on_the_machine_that_compiled_it(
     there = sections(blob_of(Core().compile_model(made(), "CPU", target=target)))
     assert here.keys() == there.keys()
     different = [name for name in here if here[name] != there[name]]
+    assert made is product or any("winograd" in name for name in here)
     for name in different:  # transformed weights are rounded with and without FMA
         assert name.startswith("packed/")
         ours, theirs = (np.frombuffer(each[name], np.float32) for each in (here, there))
