@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from engine.errors import TargetError
 from engine.ir import Model
 from engine.lowering import GraphNetwork, read_graph
 from engine.lowering.tuning import write_choices
-from engine.plugin_api import BlobReader, BlobWriter, Config, SyncInferRequest
+from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, SyncInferRequest
 from engine.properties import TARGET
 from engine_opencl.compiler import ADVICE
 from engine_opencl.description import described_facts
@@ -16,11 +14,8 @@ from engine_opencl.network import CHOICES, COMPILER, MODE, PRECISION, is_accurat
 from engine_opencl.properties import COMPILE_EFFORT, INFERENCE_PRECISION_HINT
 from engine_opencl.transform import prepare_model
 
-if TYPE_CHECKING:
-    from engine_opencl.plugin import OpenclPlugin
 
-
-class DescribedNetwork(GraphNetwork["OpenclPlugin"]):
+class DescribedNetwork(GraphNetwork):
     """The graph as it is transformed for the device, which has kernels for all nodes. It is there to be exported.
 
     Its blob has no compiled programs: an import generates the kernels' source for the device, and compiles it.
@@ -30,7 +25,7 @@ class DescribedNetwork(GraphNetwork["OpenclPlugin"]):
     """Whether it is for PERFORMANCE or ACCURACY."""
 
     @classmethod
-    def compiled(cls, plugin: OpenclPlugin, config: Config, model: Model) -> DescribedNetwork:
+    def compiled(cls, plugin: Plugin, config: Config, model: Model) -> DescribedNetwork:
         """Transform `model` for the device that TARGET describes. Uses no OpenCL runtime.
 
         Raises `TargetError`, `UnsupportedError` for nodes that the device cannot run.
@@ -49,7 +44,7 @@ class DescribedNetwork(GraphNetwork["OpenclPlugin"]):
         return network
 
     @classmethod
-    def imported(cls, plugin: OpenclPlugin, config: Config, blob: BlobReader) -> DescribedNetwork:
+    def imported(cls, plugin: Plugin, config: Config, blob: BlobReader) -> DescribedNetwork:
         """The network of a blob that this machine's cache has."""
         network = cls(plugin, config, blob.manifest)
         network.mode = bytes(blob.section(MODE)).decode(errors="replace")
