@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from engine import Core
-from engine.errors import Cancelled, DeadlineExceeded, DeviceError, UnsupportedError
+from engine.errors import Cancelled, DeadlineExceeded, DeviceError, OutOfMemoryError, UnsupportedError
 
 from . import faulty_device as faulty
 from .faulty_device import doubling, values
@@ -84,6 +84,36 @@ def test_a_deadline_is_kept_even_if_the_device_hangs(compiled: Compiled, how: in
         x = values()
         assert np.array_equal(request.infer({"x": x})["y"], x * 2)
         assert statistics(network)["starts"] == 1
+
+
+def test_a_cancelled_inference_that_never_ends_counts_as_hung(compiled: Compiled) -> None:
+    network = compiled(HANG_TIMEOUT=0.3)
+    pid = statistics(network)["pid"]
+    request = network.create_infer_request()
+    request.start_async({"x": values(faulty.HANG)}, deadline=0.05)
+    with pytest.raises(DeadlineExceeded):
+        request.wait(60)
+    time.sleep(0.4)
+    assert_works(network)
+    assert statistics(network)["hangs"] == 1
+    assert statistics(network)["pid"] != pid
+    assert has_ended(pid)
+
+
+def test_an_inference_that_cannot_be_sent_is_an_error_of_its_own(
+    compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = compiled()
+
+    def fail(size: int, **_: object) -> None:
+        raise OutOfMemoryError("there is no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("engine_isolated.channel.SharedMemory.created", fail)
+        with pytest.raises(OutOfMemoryError, match="no memory"):
+            network({"x": values()})
+    assert_works(network)
+    assert statistics(network)["starts"] == 1
 
 
 def test_a_cancelled_inference_ends_in_the_process_and_its_place_is_used_again(compiled: Compiled) -> None:

@@ -97,6 +97,8 @@ class Channel:
     def __init__(self, connection: Connection, number: int, signature: Signature) -> None:
         self.connection, self.number = connection, number
         self.run = 0
+        self.is_running = False
+        """Whether an inference was sent, and its result has not come."""
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """What `wake` makes readable."""
         self._waking = threading.Lock()  # the descriptor must not be closed, and its number used again, meanwhile
@@ -122,8 +124,10 @@ class Channel:
     def begin(self, values: Sequence[Any]) -> None:
         """Send the inputs and start the inference. Raises `OSError` if the other process has ended."""
         self.run += 1
+        self.is_running = False
         if not self._is_plain:
             self._send_values(values)
+            self.is_running = True
             return
         arrays = [value if isinstance(value, np.ndarray) else plain(value) for value in values]
         key = [(array.shape, array.dtype) for array in arrays]
@@ -137,6 +141,7 @@ class Channel:
             self._block = self._next_block(self._layout.block_size)
             number = self._block.number
         self.connection.send(RUN_FORM.pack(RUN, self.run, number))
+        self.is_running = True
 
     def _send_layout(self, arrays: Sequence[Array]) -> None:
         given = arrays[: len(self._signature.inputs)]
@@ -191,6 +196,7 @@ class Channel:
         `wait` as for `Connection.receive`. Raises the inference's error, `EOFError` if the other process has ended.
         """
         message, fds = self.connection.receive(wait)
+        self.is_running = False
         block, self._block = self._block, None
         kind = message[:1]
         if kind == DONE and not fds:
@@ -248,6 +254,7 @@ class Channel:
     def drop_result(self, wait: Callable[[], None]) -> None:
         """Take the result of an inference that nobody waits for any longer."""
         _, fds = self.connection.receive(wait)
+        self.is_running = False
         for fd in fds:
             os.close(fd)
         block, self._block = self._block, None

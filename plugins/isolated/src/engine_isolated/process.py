@@ -24,7 +24,7 @@ from engine.startup import dataclass
 from engine.threads import start_thread
 from engine_isolated.channel import Channel
 from engine_isolated.failures import rebuilt
-from engine_isolated.memory import SharedMemory
+from engine_isolated.memory import SharedMemory, new_memory
 from engine_isolated.wire import Connection, decoded, encoded
 
 PROGRAM: Final = "engine_isolated.program"
@@ -76,12 +76,13 @@ class DeviceProcess(Participant):
         self._signals, signals = Connection.pair()
         self._channels = 0
         self._why_killed = ""
+        faults = self._fault_fd = new_memory()  # for the traceback of a crash
         try:
-            # The traceback of a crash is written to a file of its own, which need not be mapped.
-            faults = os.memfd_create("engine-faults", os.MFD_CLOEXEC)
-            self._fault_fd = faults
             self._popen = _starter.start([calls.fileno(), signals.fileno(), faults])
-        except OSError as e:
+        except BaseException as e:
+            os.close(faults)
+            if not isinstance(e, OSError):
+                raise
             raise PluginError(f"ISOLATED: the process for {device} cannot be started: {e}") from e
         finally:
             calls.close()
@@ -92,7 +93,7 @@ class DeviceProcess(Participant):
         self._is_begun = False
         owned = _Owned(self._popen, [self._calls, self._signals], [faults, self._pidfd, self._statm])
         self._owned = owned
-        self._finalizer = weakref.finalize(self, owned.end)
+        self._finalizer = weakref.finalize(self, owned.close)
         self._finalizer.atexit = False
         lifecycle.track(self)
 
@@ -242,8 +243,11 @@ class DeviceProcess(Participant):
         return ""
 
     def end(self) -> None:
-        """Let the process end by itself, once its calls are done. Does not block. Further calls have no effect."""
-        self._finalizer()
+        """Let the process end by itself, once its calls are done. Does not block. Further calls have no effect.
+
+        Descriptors are closed with the object: another thread may still wait for them, and their numbers be used again.
+        """
+        self._owned.end()
 
     def _after_fork(self) -> None:
         """The process belongs to the parent: nothing of it is used, ended or waited for here."""
@@ -264,15 +268,22 @@ class _Owned:
 
     def __init__(self, popen: subprocess.Popen[bytes], connections: Sequence[Connection], fds: Sequence[int]) -> None:
         self._popen = popen
+        self._is_ended = False
         self._connections, self._fds = list(connections), [fd for fd in fds if fd >= 0]
 
     def end(self) -> None:
-        self._close()
-        if self._popen.poll() is None:
+        for connection in self._connections:
+            connection.shut_down()
+        if not self._is_ended and self._popen.poll() is None:
             _starter.end(self._popen)
+        self._is_ended = True
 
     def forget(self) -> None:
         self._popen.returncode = 0  # it is not a child of this process
+        self._close()
+
+    def close(self) -> None:
+        self.end()
         self._close()
 
     def _close(self) -> None:

@@ -33,8 +33,7 @@ class IsolatedInferRequest(SyncInferRequest):
                 continue
             except EngineError:
                 self._used = None
-                channel.close()  # which may have a part of a message
-                supervisor.done(running, channel)
+                supervisor.broken(running, channel)
                 raise
             break
         timeout = supervisor.bounds.hang_timeout
@@ -72,7 +71,8 @@ class IsolatedInferRequest(SyncInferRequest):
                 f"the process of {running.process.device} (pid {running.process.pid}) gave no result within "
                 f"{supervisor.bounds.hang_timeout:g} s (HANG_TIMEOUT) and is replaced"
             )
-            supervisor.hung(running, channel, why)
+            channel.close()
+            supervisor.hung(running, why)
             raise DeviceError(self._said(why)) from None
         except EngineError:
             self._used = None

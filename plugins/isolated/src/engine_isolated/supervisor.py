@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -60,8 +61,8 @@ class Running:
     def __init__(self, process: DeviceProcess) -> None:
         self.process = process
         self.idle: list[Channel] = []
-        self.drained: list[Channel] = []
-        """Channels of cancelled inferences that have not ended."""
+        self.drained: list[tuple[Channel, float]] = []
+        """Channels of cancelled inferences that have not ended, and when these count as hung."""
         self.busy = self.inferences = 0
         self.is_retired = False
 
@@ -143,10 +144,16 @@ class Supervisor(Participant):
             with self._lock:
                 if running.is_retired or running is not self._running:
                     continue
-                running.busy += 1
                 self._take_drained(running)
-                if running.idle:
+                is_hung = any(time.monotonic() > deadline for _, deadline in running.drained)
+                running.busy += 1
+                if running.idle and not is_hung:
                     return running, running.idle.pop()
+            if is_hung:
+                self.hung(
+                    running, f"a cancelled inference did not end within {self.bounds.hang_timeout:g} s (HANG_TIMEOUT)"
+                )
+                continue
             try:
                 assert self._signature is not None
                 return running, running.process.open_channel(self._signature)
@@ -158,14 +165,15 @@ class Supervisor(Participant):
                 raise
 
     def _take_drained(self, running: Running) -> None:
-        for channel in running.drained.copy():
+        for entry in running.drained.copy():
+            channel, _ = entry
             try:
                 if running.process.wait_readable(channel.connection.fileno(), 0.0):
                     channel.drop_result(lambda: None)
-                    running.drained.remove(channel)
+                    running.drained.remove(entry)
                     running.idle.append(channel)
             except (OSError, EOFError):
-                running.drained.remove(channel)
+                running.drained.remove(entry)
                 channel.close()
 
     def _started_again(self, check: Callable[[], None]) -> Running:
@@ -222,6 +230,11 @@ class Supervisor(Participant):
 
     def abandoned(self, running: Running, channel: Channel) -> None:
         """Leave an inference that was cancelled and has not ended. The channel is used again once it has."""
+        if not channel.is_running:  # only a part of it was sent
+            self.broken(running, channel)
+            return
+        timeout = self.bounds.hang_timeout
+        deadline = time.monotonic() + timeout if timeout else math.inf
         running.process.signal({"cancel": [channel.number, channel.run]})
         with suppress(OSError, EOFError):
             if running.process.wait_readable(channel.connection.fileno(), _TICK):
@@ -231,7 +244,12 @@ class Supervisor(Participant):
                 self._leave(running)
                 return
         with self._lock:
-            running.drained.append(channel)
+            running.drained.append((channel, deadline))
+        self._leave(running)
+
+    def broken(self, running: Running, channel: Channel) -> None:
+        """Give up a channel over which an inference was not sent completely."""
+        channel.close()
         self._leave(running)
 
     def crashed(self, running: Running, why: str) -> None:
@@ -246,9 +264,8 @@ class Supervisor(Participant):
             self._note_failure(why)
         self._leave(running)
 
-    def hung(self, running: Running, channel: Channel, why: str) -> None:
+    def hung(self, running: Running, why: str) -> None:
         """Note that an inference hangs: other inferences of its process may end; then it is killed."""
-        channel.close()
         with self._lock:
             is_first = not running.is_retired
             if is_first:
@@ -328,20 +345,23 @@ class Supervisor(Participant):
         """The process is the parent's; an inference here starts another."""
         running, self._running = self._running, None
         if running is not None:
-            for channel in (*running.idle, *running.drained):
-                channel.close()
+            _close_channels(running)
         self._failures, self._not_before = 0, 0.0
 
     def _end_exit(self, timeout: float) -> None:
         running = self._running
-        for channel in () if running is None else (*running.idle, *running.drained):
-            channel.close()
+        if running is not None:
+            _close_channels(running)
 
 
 def _end(running: Running) -> None:
     """End a process that nobody waits for. It may hang, so that it is not asked to."""
-    for channel in (*running.idle, *running.drained):
-        channel.close()
+    _close_channels(running)
     if running.process.is_running:
         running.process.kill("it is not used any longer")
     running.process.end()
+
+
+def _close_channels(running: Running) -> None:
+    for channel in (*running.idle, *(channel for channel, _ in running.drained)):
+        channel.close()
