@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from engine import Core
-from engine.errors import MemoryBudgetError, OutOfMemoryError, PluginContractError, PropertyError
+from engine.errors import EngineWarning, MemoryBudgetError, OutOfMemoryError, PluginContractError, PropertyError
 from engine.properties import CONFIG, MEMORY_BUDGET, NO_LIMIT, Property
 from engine.testing.networks import seeded_network
 from tests.test_memory_forecast import UNCACHED, linear
@@ -89,6 +89,15 @@ def test_cpu_gives_up_copies_of_weights_to_fit(core: Core, tmp_path: Path) -> No
     np.testing.assert_array_equal(again({"x": x})["y2"], network({"x": x})["y2"])
     with pytest.raises(MemoryBudgetError, match="MEMORY_BUDGET"):
         core.import_model(path, config={"MEMORY_BUDGET": 1000})
+
+
+def test_auto_takes_another_device_where_a_budget_is_too_small(core: Core) -> None:
+    config = {**UNCACHED, "DEVICE_PROPERTIES": {"CPU": {"MEMORY_BUDGET": 1000}}}
+    with pytest.warns(EngineWarning, match="CPU is left for other devices: MemoryBudgetError"):
+        network = core.compile_model(linear(4), "AUTO:CPU,TEMPLATE", config)
+    assert network.get_metric("EXECUTION_DEVICES") == ("TEMPLATE",)
+    with pytest.raises(MemoryBudgetError, match="MEMORY_BUDGET"):
+        core.compile_model(linear(4), "AUTO:CPU", config)
 
 
 def test_budget_is_not_part_of_a_blob(core: Core, tmp_path: Path) -> None:

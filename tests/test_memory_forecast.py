@@ -14,10 +14,12 @@ from engine import Core
 from engine.errors import InputError, PluginContractError, UnsupportedError
 from engine.ir.sizes import joined_bytes
 from engine.native import Context, PlanBuilder, span_of
+from engine.passes import MakeStateful
 from engine.plugin_api import ExecutableNetwork, MemoryForecast
 from engine.testing.networks import NETWORKS, seeded_network
 
 UNCACHED = {"CACHE_DIR": ""}
+DECODERS = Path(__file__).parent / "fixtures" / "decoders"
 
 
 @pytest.fixture
@@ -128,6 +130,62 @@ def test_blob_has_the_forecast_of_its_network(core: Core, tmp_path: Path) -> Non
     for name in ("arena", "scratch", "inputs", "outputs", "states"):
         assert getattr(imported, name) == getattr(made, name)
     assert stored.memory_statistics()["weights"] <= imported.weights <= path.stat().st_size
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16", "int8"])
+def test_states_are_what_a_request_keeps(precision: str, core: Core) -> None:
+    model = core.read_model(DECODERS / "llama.dynamo23.onnx")
+    MakeStateful().run_on_model(model)
+    network: Any = core.compile_model(model, "CPU", {**UNCACHED, "KV_CACHE_PRECISION": precision})
+    request = network.create_sync_request()
+    past = 0
+    for new in (5, 1, 1, 3):
+        ids = np.ones((1, new), np.int64)
+        inputs = {"input_ids": ids, "attention_mask": np.ones((1, past + new), np.int64), "position_ids": ids}
+        forecast = network.memory_forecast({name: value.shape for name, value in inputs.items()}, past)
+        request.infer(inputs)
+        past += new
+        assert forecast.states == sum(value.nbytes for value in request.states._values.values())
+    longer = {"input_ids": [1, 1], "attention_mask": [1, 1000], "position_ids": [1, 1]}
+    assert network.memory_forecast(longer, 999).states == forecast.states // past * 1000
+
+
+def test_opencl_allocates_what_it_forecasts(core: Core) -> None:
+    if "OPENCL" not in core.available_devices:
+        pytest.skip("OPENCL is not available")
+    network: Any = core.compile_model(seeded_network("squeezenet", small=True).model, "OPENCL", UNCACHED)
+    forecast = network.memory_forecast()
+    (shape,) = [port.type.shape.get_shape() for port in network.inputs]
+    context = network.pool.take_for((shape,))
+    assert forecast.weights == sum(buffer.size for buffer in network.pool._weights._buffers.values())
+    if network.device.memory_kind != "staged":
+        assert forecast.arena == context._arena._memory.size
+    else:
+        assert forecast.arena == sum(each.size for each in set(context._arena._parts.values()))
+
+
+def test_loops_share_the_memory_of_their_plans(core: Core) -> None:
+    """The contexts of a loop's body run in turns, so that they have the memory of the largest."""
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["state", "w"], ["product"]),
+            helper.make_node("Tanh", ["product"], ["next"]),
+            helper.make_node("Identity", ["going"], ["goes_on"]),
+        ],
+        "body",
+        [helper.make_tensor_value_info(*each) for each in (("trip", 7, []), ("going", 9, []), ("state", 1, [64, 96]))],
+        [helper.make_tensor_value_info(*each) for each in (("goes_on", 9, []), ("next", 1, [64, 96]))],
+        [onnx.numpy_helper.from_array(np.eye(96, dtype=np.float32), "w")],
+    )
+    count = onnx.numpy_helper.from_array(np.array(5, np.int64), "count")
+    node = helper.make_node("Loop", ["count", "", "x"], ["y"], body=body)
+    ports = [helper.make_tensor_value_info(name, 1, [64, 96]) for name in "xy"]
+    model = helper.make_model(helper.make_graph([node], "loop", ports[:1], ports[1:], [count]))
+    network: Any = core.compile_model(model, "CPU", UNCACHED)
+    forecast = network.memory_forecast()
+    assert forecast.weights >= 96 * 96 * 4
+    assert forecast.arena == max(plan.arena_bytes for plan in network.native_plans())
+    assert forecast.unknown == ()
 
 
 def test_streams_multiply_what_inferences_have(core: Core) -> None:

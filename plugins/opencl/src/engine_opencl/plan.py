@@ -115,6 +115,13 @@ class LaunchPlan:
         return {b for b in (*arguments, *others) if isinstance(b, Buffer) and b.offset >= 0}
 
     @property
+    def read_weights(self) -> dict[Hashable, Callable[[], NDArray[Any]]]:
+        """The data of the weight buffers that launches have as arguments: those that are uploaded."""
+        arguments = (each for launch in self.launches for each in launch.arguments)
+        names = {each.weight for each in arguments if isinstance(each, Buffer) and each.weight is not None}
+        return {name: make for name, make in self.weights.items() if name in names}
+
+    @property
     def moved_bytes(self) -> int:
         """The bytes of the values that launches read or write, each value once per launch; weights are not counted."""
         read = (each for launch in self.launches for each in set(launch.arguments))

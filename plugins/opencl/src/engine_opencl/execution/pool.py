@@ -130,7 +130,7 @@ class ContextPool:
             math.prod(shape) * result.input_value(0).element_type.numpy.itemsize
             for shape, result in zip(plan.shapes, self._prepared.graph.results, strict=True)
         ]
-        return PlannedMemory(self._weights.nbytes(plan.weights), arena, staged, tuple(results))
+        return PlannedMemory(self._weights.nbytes(plan.read_weights), arena, staged, tuple(results))
 
     def _made(self, key: _Key) -> LaunchPlan:
         plan = self._planned(key)
@@ -140,7 +140,7 @@ class ContextPool:
         return self._built(plan)
 
     def _require_budget(self, plan: LaunchPlan, shapes: Shapes) -> None:
-        needed = self._weights.nbytes(plan.weights) + planned_bytes(self._device, plan)[0]
+        needed = self._weights.nbytes(plan.read_weights) + planned_bytes(self._device, plan)[0]
         if needed > self._budget:
             listed = ", ".join(str(list(shape or ())) for shape in shapes)
             raise MemoryBudgetError(
