@@ -115,6 +115,15 @@ def test_a_device_without_room_gets_nothing(core: Core) -> None:
     assert network.get_metric("SUBGRAPH_DEVICES") == ("CPU",)
 
 
+def test_operations_without_bytes_end_in_an_error(core: Core) -> None:
+    """By the estimate they always fit, and no network does."""
+    node = helper.make_node("RandomNormal", [], ["y"], "noise", shape=[64, 64], seed=1.0)
+    y = helper.make_tensor_value_info("y", 1, [64, 64])
+    model = helper.make_model(helper.make_graph([node], "noise", [], [y]))
+    with pytest.raises(MemoryBudgetError, match=r"`noise`.* MEMORY_BUDGET is 10"):
+        compiled(core, model, {"TEMPLATE": 10}, "TEMPLATE")
+
+
 def test_what_no_other_device_may_run_is_the_error(core: Core) -> None:
     with pytest.raises(MemoryBudgetError, match=r"only TEMPLATE may run take \d+ .*most is held by `product"):
         compiled(core, layers(), {"TEMPLATE": 2 * LAYER}, "TEMPLATE")

@@ -70,6 +70,8 @@ def compiled(core: CoreHandle, model: Model, devices: DeviceList, config: Config
             return CompiledParts(division, wiring, tuple(made))
         largest = too_large(devices.budgets, needed, parts, networks)
         allowed = less_allowed(allowed, devices.budgets, needed, division)
+        if attempt >= 2 * _MAX_ATTEMPTS:  # operations without any bytes always fit by the estimate
+            raise largest
         if attempt >= _MAX_ATTEMPTS:
             allowed |= dict.fromkeys(needed, 0)
     raise AssertionError("unreachable")
