@@ -125,7 +125,7 @@ class IsolatedNetwork(ExecutableNetwork):
         answer = self.supervisor.ask("memory")
         return {} if answer is None else dict(answer[0])
 
-    def release(self) -> None:
+    def release_caches(self) -> None:
         """Have the device's network release its memory."""
         self.supervisor.ask("release")
 

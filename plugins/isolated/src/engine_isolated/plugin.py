@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from engine.plugin_api import (
-    API_VERSION,
     BlobReader,
     Config,
     ExecutableNetwork,
@@ -21,7 +20,7 @@ class IsolatedPlugin(Plugin):
 
     name = "ISOLATED"
     version = "0.1.0"
-    api_version = API_VERSION
+    api_version = 2
     properties = OWN_PROPERTIES
     caches_parts = True
 

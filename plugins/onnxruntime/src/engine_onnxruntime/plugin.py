@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from engine.plugin_api import (
-    API_VERSION,
     BlobReader,
     Config,
     CoreHandle,
@@ -17,7 +17,6 @@ from engine.plugin_api import (
     SupportLevel,
     UnsupportedError,
 )
-from engine_onnxruntime.answers import Answers
 from engine_onnxruntime.properties import (
     DRIVER_VERSION,
     EXPORT_COMPILED,
@@ -26,8 +25,11 @@ from engine_onnxruntime.properties import (
     SESSION_OPTIONS,
     TRUST_BLOB,
 )
-from engine_onnxruntime.refusals import refusal
 from engine_onnxruntime.runtime import SessionPlan, load_runtime, providers
+
+# What compiles and queries is imported when it is first needed, so that listing devices does not wait for it.
+if TYPE_CHECKING:
+    from engine_onnxruntime.answers import Answers
 
 
 class OnnxRuntimePlugin(Plugin):
@@ -35,12 +37,12 @@ class OnnxRuntimePlugin(Plugin):
 
     name = "ONNXRUNTIME"
     version = "0.1.0"
-    api_version = API_VERSION
+    api_version = 2
     properties = (PRECISION, PROVIDER_OPTIONS, SESSION_OPTIONS, EXPORT_COMPILED, TRUST_BLOB, DRIVER_VERSION)
 
     def __init__(self, core: CoreHandle) -> None:
         super().__init__(core)
-        self.answers = Answers()
+        self._answers: Answers | None = None
 
     def device_ids(self) -> Sequence[str]:
         """One for each provider. Raises `DeviceNotFoundError` if the runtime is not installed."""
@@ -49,6 +51,7 @@ class OnnxRuntimePlugin(Plugin):
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         """A session of the model. Raises `UnsupportedError` with the node that a query refuses, if there is one."""
         from engine_onnxruntime.network import OnnxRuntimeNetwork
+        from engine_onnxruntime.refusals import refusal
 
         for node in model.ordered_nodes():
             if (wrong := refusal(node)) is not None:
@@ -68,7 +71,11 @@ class OnnxRuntimePlugin(Plugin):
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
         """For each operation, whether the runtime loads a model of it alone."""
-        return self.answers.of(model, self._plan(config))
+        from engine_onnxruntime.answers import Answers
+
+        if self._answers is None:
+            self._answers = Answers()
+        return self._answers.of(model, self._plan(config))
 
     def create_context(self, device: str, config: Config, handles: Mapping[str, object]) -> RemoteContext:
         """The memory of a provider, for tensors that stay there."""

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from engine.lowering import constants_of, hand_over
 from engine.plugin_api import Config, DeviceError, DeviceNotFoundError, Model, UnsupportedError
 from engine.startup import dataclass
 from engine_onnxruntime.properties import PRECISION, PROVIDER_OPTIONS, SESSION_OPTIONS
@@ -90,6 +89,8 @@ class SessionPlan:
 
     def open(self, model: Model, adjust: Adjust | None = None, *, is_alone: bool = False) -> Session:
         """A session of a model, as `load` makes it."""
+        from engine.lowering import constants_of, hand_over  # imported here, since listing devices needs neither
+
         weights = sum(constant.byte_size for constant in constants_of(model))
         with hand_over(model, as_file=weights > _FILE_BYTES) as given:
             return Session(self.load(given.source, adjust, is_alone=is_alone), given.inputs, given.outputs)

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from engine.plugin_api import (
-    API_VERSION,
     BlobReader,
     Config,
     CoreHandle,
@@ -36,7 +35,7 @@ class OpenvinoPlugin(Plugin):
 
     name = "OPENVINO"
     version = "0.1.0"
-    api_version = API_VERSION
+    api_version = 2
     properties = (INFERENCE_PRECISION_HINT, ALLOW_NARROW_TYPES, EXPORT_COMPILED, TRUST_BLOB, OPENVINO_VERSION)
 
     def __init__(self, core: CoreHandle) -> None:
