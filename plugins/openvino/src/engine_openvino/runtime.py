@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.errors import DeviceNotFoundError, EngineError, UnsupportedError
 from engine.ir import Model, Node, TensorType
-from engine.lowering import HandedModel, hand_over
 from engine.plugin_api import Config, ElementType, ValueType
 from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS, PERF_COUNT
 from engine.startup import dataclass
+
+if TYPE_CHECKING:
+    from engine.lowering import HandedModel
 
 _INSTALL: Final = 'pip install "engine-plugin-openvino[runtime]"'
 _NAMES: Final = {"bool": "boolean", "f8e4m3fn": "f8e4m3"}
@@ -98,6 +100,8 @@ class Runtime:
 
     def why_not(self, model: Model, device: str, settings: Mapping[str, Any]) -> str:
         """Why OpenVINO does not run a whole model, by its answer to a query; empty if it does."""
+        from engine.lowering import hand_over  # imported here, since listing devices does not need it
+
         try:
             with hand_over(model, as_file=True) as given:  # weights of a file are mapped
                 read = self._read(model, given)
@@ -112,6 +116,8 @@ class Runtime:
     def compile(self, model: Model, device: str, settings: Mapping[str, Any], *, as_file: bool = True) -> Compiled:
         """Hand a model over, and compile it. Raises `UnsupportedError` with OpenVINO's reason, or if it has other
         inputs or outputs than the model."""
+        from engine.lowering import hand_over
+
         try:
             with hand_over(model, as_file=as_file) as given:
                 network = self.core().compile_model(self._read(model, given), device, dict(settings))
