@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from engine import Core, ops
-from engine.errors import Cancelled, DeviceNotFoundError, InputError, UnsupportedError
+from engine.errors import Cancelled, DeviceNotFoundError, EngineWarning, InputError, UnsupportedError
 from engine.ir import Constant, Model, Node, Parameter, bf16, f32, f64, i4, i64
 
 openvino = pytest.importorskip("openvino")
@@ -81,6 +81,23 @@ def test_f32_is_not_computed_in_less(core: Core) -> None:
     bound = 64 * np.finfo(np.float32).eps * (np.abs(a).astype(np.float64) @ np.abs(b))
     assert (np.abs(network(a)[0] - exact) <= bound).all()
     assert network.compiled_model.network.get_property("INFERENCE_PRECISION_HINT") == openvino.Type.f32  # type: ignore[attr-defined]
+
+
+def test_a_precision_that_openvino_does_not_use_is_told(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = core.compile_model(product(4), "OPENVINO").plugin
+    compile_model = type(plugin.runtime).compile  # type: ignore[attr-defined]
+
+    def other(*args: Any, **options: Any) -> Any:
+        compiled = compile_model(*args, **options)
+        properties = {"INFERENCE_PRECISION_HINT": openvino.Type.f16, "OPTIMAL_NUMBER_OF_INFER_REQUESTS": 1}
+        network = SimpleNamespace(get_property=properties.get, get_runtime_model=compiled.network.get_runtime_model)
+        return type(compiled)(network, compiled.inputs)
+
+    monkeypatch.setattr(type(plugin.runtime), "compile", other)  # type: ignore[attr-defined]
+    with pytest.raises(UnsupportedError, match="computes in f16, not in f32; accept it: INFERENCE_PRECISION_HINT=f16"):
+        core.compile_model(product(4), "OPENVINO")
+    with pytest.warns(EngineWarning, match="HINT is bf16, and is ignored: OpenVINO computes in f16 here"):
+        core.compile_model(product(4), "OPENVINO", {"INFERENCE_PRECISION_HINT": "bf16"})
 
 
 def test_a_device_that_is_installed_is_not_chosen_by_itself(core: Core) -> None:

@@ -8,7 +8,7 @@ from engine.errors import UnsupportedError
 from engine.lowering import GraphNetwork, read_graph
 from engine.passes.runtime_info import is_operation
 from engine.plugin_api import BlobManifest, BlobReader, BlobWriter, Config, Model, SyncInferRequest
-from engine.properties import DEVICE_ID, NUM_STREAMS
+from engine.properties import DEVICE_ID, EXECUTION_PRECISION, NUM_STREAMS
 from engine_openvino.refusals import refusal
 from engine_openvino.request import OpenvinoInferRequest
 from engine_openvino.runtime import Compiled, device_name
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 class OpenvinoNetwork(GraphNetwork["OpenvinoPlugin"]):
     """A network that OpenVINO runs; it is exported as its graph, which an import compiles again."""
 
+    metrics = (EXECUTION_PRECISION,)
     compiled_model: Compiled
     device: str
+    precision: str
     has_direct_outputs: bool
 
     @classmethod
@@ -53,8 +55,25 @@ class OpenvinoNetwork(GraphNetwork["OpenvinoPlugin"]):
             config = config.merged({NUM_STREAMS.name: streams})
         network = cls(plugin, config, source)
         network.graph, network.device, network.compiled_model = graph, device, compiled
+        network.precision = compiled.network.get_property("INFERENCE_PRECISION_HINT").to_string()
+        network._compare_precision()
         network.has_direct_outputs = compiled.has_direct_outputs()
         return network
+
+    def metric(self, name: str) -> object:
+        """The precision, by OpenVINO's word."""
+        return self.precision if name == EXECUTION_PRECISION.name else None
+
+    def _compare_precision(self) -> None:
+        """Raise `UnsupportedError` if OpenVINO computes in less than f32 unasked; tell if it does not as asked."""
+        asked, made = self.config["INFERENCE_PRECISION_HINT"], self.precision
+        if made == asked:
+            return
+        if asked == "f32":
+            raise UnsupportedError(
+                f"OpenVINO's {self.device} computes in {made}, not in f32; accept it: INFERENCE_PRECISION_HINT={made}"
+            )
+        self.remarks.append(f"INFERENCE_PRECISION_HINT is {asked}, and is ignored: OpenVINO computes in {made} here")
 
     def export_sections(self, writer: BlobWriter) -> None:
         """Write the graph, and with EXPORT_COMPILED what OpenVINO has compiled."""
