@@ -171,6 +171,7 @@ RUN = {
     "CONTRIBUTING.md": Document(0, 7),
     "plugins/cpu/README.md": Document(1, prepare=small_model),
     "plugins/onnxruntime/README.md": Document(0, 1),
+    "plugins/openvino/README.md": Document(0, 1),
     "plugins/template/README.md": Document(1),
 }
 ELSEWHERE = {
