@@ -16,6 +16,7 @@ import pytest
 from engine.cli.health import Level, examine
 from engine.cli.health.devices import examine_devices
 from engine.cli.health.surroundings import VARIABLES, examine_caches, examine_variables
+from engine.hosting import API_VERSION
 
 ROOT = Path(__file__).parents[2]
 Install = Callable[[str, str], None]
@@ -58,6 +59,16 @@ def test_what_a_plugin_warns_of_is_a_note(install: Install) -> None:
     assert (finding.level, finding.about, finding.found) == (Level.NOTE, "WARNER", "it warns: the licence is missing")
 
 
+def test_a_plugin_for_the_api_before_is_a_note(install: Install) -> None:
+    """Its user has to update it before the engine."""
+    install("ELDER", DEVICE + f"api_version = {API_VERSION - 1}")
+    (plugin,), (finding,) = examine_devices(["ELDER"])
+    assert [each.error for each in plugin.devices] == [""]
+    assert (finding.level, finding.about) == (Level.NOTE, "ELDER")
+    assert finding.found.startswith(f"it works with this engine, but it was written for plugin API {API_VERSION - 1}")
+    assert finding.remedy == "install a newer elder-device before the next engine, or ask its author for one"
+
+
 @pytest.mark.slow
 def test_a_device_that_runs_on_others_is_tried_on_those_that_work() -> None:
     plugins, findings = examine_devices(["BATCH", "CPU", "HETERO", "TEMPLATE"])
@@ -77,6 +88,7 @@ def test_a_device_that_runs_on_others_is_tried_on_those_that_work() -> None:
         (DEVICE + "def device_ids(self):\n        return []", "finds no device"),
         (DEVICE + "def device_ids(self):\n        os.kill(os.getpid(), 6)", "ended by SIGABRT"),
         (DEVICE + "api_version = 'engine-0'", "engine-0"),
+        (DEVICE + "api_version = 99", "written for plugin API 99, and this engine runs plugins for API"),
     ],
 )
 def test_a_plugin_that_cannot_be_used(install: Install, code: str, problem: str) -> None:

@@ -84,7 +84,15 @@ def examine_devices(wanted: Sequence[str] = (), limit: float = LIMIT) -> tuple[t
         if not answer["error"]  # otherwise, the error says it
         for message in answer.get("warnings", ())
     ]
-    return tried, [*findings, *(finding for plugin in tried for finding in _findings(plugin)), *warned]
+    outdated = [
+        Finding(
+            Level.NOTE, name, f"it works with this engine, but {answer['outdated']}",
+            f"install a newer {_owner(installed[name])} before the next engine, or ask its author for one",
+        )
+        for name, answer in answers.items()
+        if answer.get("outdated")
+    ]  # fmt: skip
+    return tried, [*findings, *(finding for plugin in tried for finding in _findings(plugin)), *warned, *outdated]
 
 
 def _plugin(name: str, distribution: str, answer: dict[str, Any]) -> TriedPlugin:
@@ -98,7 +106,7 @@ def _plugin(name: str, distribution: str, answer: dict[str, Any]) -> TriedPlugin
 
 
 def _findings(plugin: TriedPlugin) -> list[Finding]:
-    owner = plugin.distribution.partition(" ")[0] or "its package"
+    owner = _owner(plugin.distribution)
     remedy = f"install what the reason names, reinstall {owner}, or uninstall it"
     if plugin.error:
         return [Finding(Level.PROBLEM, plugin.name, f"it cannot be used: {plugin.error}", remedy)]
@@ -107,6 +115,11 @@ def _findings(plugin: TriedPlugin) -> list[Finding]:
         for each in plugin.devices
         if each.error
     ]
+
+
+def _owner(distribution: str) -> str:
+    """The name of a distribution, which may have none."""
+    return distribution.partition(" ")[0] or "its package"
 
 
 def _try_on(name: str, devices: Sequence[str], limit: float) -> dict[str, Any]:

@@ -27,7 +27,9 @@ def main() -> None:
     said = _Warnings()
     logging.getLogger("engine").addHandler(said)
     found = _tried(name, *targets)
-    Path(file).write_text(json.dumps({**found, "warnings": list(said.messages)}), encoding="utf-8")
+    outdated = found.get("outdated")
+    warnings = [message for message in said.messages if not (outdated and outdated in message)]
+    Path(file).write_text(json.dumps({**found, "warnings": warnings}), encoding="utf-8")
 
 
 class _Warnings(logging.Handler):
@@ -55,6 +57,7 @@ def _tried(name: str, targets: str = "") -> dict[str, Any]:
         devices = [f"{device}:{targets}" for device in devices]
     return {
         "error": "" if ids else "it finds no device on this machine",
+        "outdated": core.get_versions(name)[name].outdated,
         "has_targets": has_targets,
         "devices": [] if not ids or (has_targets and not targets) else [_device(core, device) for device in devices],
     }
