@@ -1003,7 +1003,7 @@ def test_the_first_generation_is_read_and_written_as_it_was() -> None:
     assert check_blob(blob, available={"driver": ">=3"}).compatible
     assert not check_blob(blob, available={"driver": "3.5"}).compatible
     with pytest.raises(BlobError, match="the first generation has none"):
-        make_manifest(generation=1, preferences={"driver": "3"})
+        make_blob(SECTIONS, generation=1, preferences={"driver": "3"})
     for wrong in (0, 3, True, "2"):
         with pytest.raises(BlobError, match=r"manifest\.generation: expected 1\.\.2"):
             make_manifest(generation=wrong)

@@ -88,13 +88,16 @@ class BlobManifest:
             object.__setattr__(self, name, _plain_ports(getattr(self, name), f"manifest.{name}"))
         for name in ("requirements", "preferences"):
             _check_requirements(getattr(self, name), f"manifest.{name}", has_windows=self.generation > 1)
-        if self.generation == 1 and self.preferences:
-            raise BlobError("manifest.preferences: a blob of the first generation has none")
         if not (isinstance(self.sections, tuple) and all(isinstance(s, BlobSection) for s in self.sections)):
             raise BlobError("manifest.sections: expected a tuple of BlobSection")
 
     def to_dict(self) -> dict[str, Any]:
-        """The manifest as the JSON object that is stored; sections are objects too."""
+        """The manifest as the JSON object that is stored; sections are objects too.
+
+        Raises `BlobError` for preferences, which a blob of the first generation cannot have.
+        """
+        if self.generation == 1 and self.preferences:
+            raise BlobError("manifest.preferences: a blob of the first generation has none")
         value = {name: getattr(self, name) for name in _stored_fields(self.generation)}
         value["sections"] = [
             {"name": s.name, "offset": s.offset, "size": s.size, "sha256": s.sha256} for s in self.sections

@@ -40,7 +40,7 @@ def with_needs(manifest: BlobManifest) -> BlobManifest:
     if has_source(manifest):  # `KERNELS` stands for the instruction set
         preferences |= {name: requirements[name] for name in ("architecture", "packed weights") if name in requirements}
         requirements = {name: value for name, value in requirements.items() if name not in _OF_MACHINE}
-    return replace(manifest, requirements=requirements, preferences=preferences, generation=2)
+    return replace(manifest, requirements=requirements, preferences=preferences)
 
 
 def with_kernels(features: Features, manifest: BlobManifest) -> Features:
