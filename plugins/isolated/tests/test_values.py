@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_isolated import isolated_blob
 from onnx import TensorProto, helper
 
 from engine import Core, ops
 from engine.blob import BlobReader
 from engine.errors import (
+    BlobFormatError,
     DeviceError,
     DeviceNotFoundError,
     EngineWarning,
@@ -120,6 +122,20 @@ def test_a_blob_contains_the_devices_blob(core: Core, tmp_path: Path) -> None:
     plain = Core().import_model(BlobReader(path).nested("network"))
     assert plain.plugin.name == "CPU"
     assert np.array_equal(plain({"x": x})["y"], x * 2)
+
+
+def test_a_devices_blob_is_imported_with_isolation(core: Core, tmp_path: Path) -> None:
+    plain, isolated, x = tmp_path / "plain.blob", tmp_path / "isolated.blob", values()
+    for model in (doubling(), counting()):
+        core.compile_model(model, "CPU", {"COMPILE_EFFORT": "quick"}).export_model(plain)
+        isolated_blob(plain).write_file(isolated)
+        network = core.import_model(isolated)
+        assert network.plugin.name == "ISOLATED"
+        assert network.signature.inputs == core.import_model(plain).signature.inputs
+        given = x[: network.inputs[0].shape[0].min]
+        assert np.array_equal(network({"x": given})["y"], given * (2 if model.name == "doubling" else 1))
+    with pytest.raises(BlobFormatError):
+        isolated_blob(b"no blob")
 
 
 def test_an_imported_network_survives_a_crash(core: Core) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from engine.errors import DeviceError
 from engine.plugin_api import (
@@ -28,7 +28,7 @@ from engine_isolated.request import IsolatedInferRequest
 from engine_isolated.supervisor import Order, Supervisor
 from engine_isolated.target import Target
 
-NETWORK = "network"
+NETWORK: Final = "network"
 """The section with the blob of the device."""
 
 
