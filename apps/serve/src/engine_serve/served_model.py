@@ -56,6 +56,7 @@ class ServedModel(Model):  # type: ignore[misc]
             self.sequences = Sequences(f"model `{name}`", network, self._queue, config.sequences or SequenceLimits())
         self.device = ",".join(network.get_metric("EXECUTION_DEVICES"))
         self.slots = slots
+        self._peak = _peak_bytes(network)
         self._runs_before: Runs = {}
         self._makes_batches = "BATCH_SIZES" in network.get_metric("SUPPORTED_METRICS")
         self._clock, self._tally = clock, tally
@@ -128,9 +129,11 @@ class ServedModel(Model):  # type: ignore[misc]
 
     @property
     def memory_bytes(self) -> int:
-        """The bytes that the device reports for the network, and those of the variables of sequences."""
+        """The bytes that the network holds now, or will while it infers, if those are known and more; and those of the
+        variables of sequences.
+        """
         kept = 0 if self.sequences is None else self.sequences.nbytes
-        return sum(self.network.memory_statistics().values()) + kept
+        return max(sum(self.network.memory_statistics().values()), self._peak) + kept
 
     @property
     def is_in_use(self) -> bool:
@@ -247,3 +250,12 @@ class ServedModel(Model):  # type: ignore[misc]
                     f"input `{name}` has {count} rows, and model `{self.name}` accepts at most {most} in a request; "
                     "divide the request, or raise `max_rows` in the model's configuration"
                 )
+
+
+def _peak_bytes(network: ExecutableNetwork) -> int:
+    """The forecast of a network's memory; 0 if its inputs have unknown lengths, or the device makes none."""
+    try:
+        forecast = network.memory_forecast()
+    except (InputError, UnsupportedError):
+        return 0
+    return forecast.peak + forecast.mapped
