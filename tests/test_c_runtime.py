@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -278,6 +279,7 @@ class Reversal(SectionTransform):
         return bytes(data)[::-1]
 
 
+ARGUMENT, BUSY, CANCELLED = 1, 8, 9
 REFUSED = {
     "open lengths": (6, r"the shapes of inputs are open: .*x"),
     "a node without a kernel": (6, r"it has no plans, only the graph: Det `found` runs on the reference evaluator"),
@@ -371,6 +373,39 @@ def test_c_and_python_refuse_the_same_forged_programs(core: Core, library: Path)
         assert runs == (status == 0), seed
         outcomes.add(runs)
     assert outcomes == {True, False}
+
+
+def test_a_run_in_progress_is_busy_and_can_be_cancelled(core: Core, library: Path, tmp_path: Path) -> None:
+    native = ctypes.CDLL(str(library / "lib" / "libengine_runtime.so"))
+    native.engine_runtime_message.restype = ctypes.c_char_p
+    value = x = Parameter(f32, [512, 512], "x")
+    weight = Constant(values(512, 512))
+    for _ in range(64):  # so that a run takes longer than the calls below
+        value = ops.Relu(ops.MatMul(value, weight))
+    blob = exported(core.compile_model(Model([Result(value, "y")], [x]), "CPU"), tmp_path)
+    network, request = ctypes.c_void_p(), ctypes.c_void_p()
+    assert native.engine_runtime_open(os.fsencode(blob), None, ctypes.byref(network)) == 0
+    assert native.engine_runtime_create_request(network, ctypes.byref(request)) == 0
+    data, first = values(512, 512).tobytes(), ctypes.c_size_t(0)
+    size = ctypes.c_size_t(len(data))
+    statuses, meanwhile = set[int](), set[int]()
+    native.engine_runtime_set_input(request, first, data, size)
+    for _ in range(20):
+        thread = Thread(target=lambda: statuses.add(native.engine_runtime_run(request)))
+        thread.start()
+        while thread.is_alive():
+            meanwhile.add(native.engine_runtime_get_output(request, first, data, first))
+            native.engine_runtime_cancel(request)
+        thread.join()
+        if CANCELLED in statuses and BUSY in meanwhile:
+            break
+    assert CANCELLED in statuses
+    assert meanwhile <= {ARGUMENT, BUSY}  # before the run begins, there is no output
+    assert BUSY in meanwhile
+    assert native.engine_runtime_get_output(request, first, data, size) == ARGUMENT
+    assert b"no run has finished, or the last one has failed" in native.engine_runtime_message()
+    native.engine_runtime_destroy_request(request)
+    native.engine_runtime_close(network)
 
 
 def test_a_library_for_blobs_has_the_kernels_that_they_name(core: Core, tmp_path: Path) -> None:
