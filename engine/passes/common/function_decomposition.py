@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from engine import ops
+from engine.errors import TypeInferenceError
 from engine.ir import Constant, Model, Node, Output, Parameter, TensorType, ValueType, f32, f64
 from engine.ops import get_op
 from engine.ops.attention import AttentionSpec, default_scale
@@ -141,7 +142,7 @@ def _definition(node: Node, types: list[ValueType], attributes: Mapping[str, Any
 
     It has a parameter for each present input, a result for each output that is read, and another result.
 
-    None if there is no body for these types: some need lengths that may be unknown.
+    None if there is no body for these types: some need lengths that may be unknown, or equal types.
     """
     from engine.onnx import model_to_proto, read_model  # imported late: most compilations do not need it
 
@@ -176,6 +177,9 @@ def _definition(node: Node, types: list[ValueType], attributes: Mapping[str, Any
         return None
     call.domain = body.domain = _DOMAIN
     proto.opset_import.add(domain=_DOMAIN, version=1)
-    definition = read_model(proto)
+    try:
+        definition = read_model(proto)
+    except TypeInferenceError:
+        return None  # the operator admits two types where its body needs one: values of an Attention, and its scores
     ConstantFolding().run_on_model(definition)
     return definition

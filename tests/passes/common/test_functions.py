@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.ir import ElementType, Model, Parameter, bf16, f16, f32, i64
+from engine.ir import ElementType, Model, Parameter, bf16, f16, f32, f64, i64
 from engine.onnx import read_model
 from engine.ops import evaluate_model
 from engine.passes import Manager
@@ -67,6 +67,13 @@ def test_an_operator_without_a_definition_for_its_types_is_left_alone() -> None:
     """ONNX has no definition for an unknown number of channels."""
     x, weight = Parameter(f32, ["B", "C", "L"], "x"), Parameter(f32, ["C", 1, 3], "weight")
     model = Model(ops.CausalConvWithState(x, weight, num_outputs=2).outputs, [x, weight])
+    assert not FunctionDecomposition().run_on_model(model)
+
+
+def test_an_operator_whose_definition_does_not_fit_its_types_is_left_alone() -> None:
+    """Attention may have values of another type than its scores; ONNX's definition multiplies the two."""
+    queries, values = Parameter(f64, [1, 2, 3, 4], "q"), Parameter(f32, [1, 2, 3, 4], "v")
+    model = Model([ops.Attention(queries, queries, values)], [queries, values])
     assert not FunctionDecomposition().run_on_model(model)
 
 
