@@ -15,6 +15,7 @@ import pytest
 from engine.errors import InputError, PluginError
 from engine.ops.cases import all_cases
 from engine.testing.behaviour.product_cases import PRODUCTS
+from engine.testing.behaviour.typed_nodes import TYPED_OPERATORS, typed_models
 from engine.testing.conformance.against import EarlierReport, compare, read_earlier
 from engine.testing.conformance.hooks import HOOKS
 from engine.testing.conformance.last_hook import running_hook
@@ -489,7 +490,7 @@ def test_the_exit_code_says_whether_anything_became_worse(tmp_path: Path) -> Non
     done = run([tmp_path], "-m", "engine.cli.main", *chosen, "--json", str(first))
     assert done.returncode == 0, done.stdout + done.stderr
     card = json.loads(first.read_text())
-    assert card["types"]["Where"]["f64"] == {"passed": 1, "failed": 0, "skipped": 0}
+    assert card["types"]["Where"]["f64"] == {"passed": 1, "failed": 0, "skipped": 0, "is_claimed": None}
     assert "bool" in card["types"]["Where"], "a value, not the condition"
     (place,) = [n for n, each in enumerate(card["checks"]) if each["name"].startswith("test_basic_model")]
     card["checks"][place]["outcome"] = "failed"
@@ -527,8 +528,18 @@ def of(operator: str, element_type: str, outcome: str) -> CheckResult:
 TYPES = (
     of("Relu", "f32", "passed"), of("Relu", "f32", "passed"), of("Relu", "f16", "skipped"), of("Relu", "i8", "failed"),
     of("Relu", "i8", "passed"), of("Conv", "f32", "passed"), of("Conv", "f32", "skipped"), of("Abs", "f32", "passed"),
-    of("Abs", "bf16", "passed"), of("Loop", "sequence", "skipped"), check("basic", "results", "passed"),
+    of("Abs", "bf16", "passed"), of("Sin", "f32", "failed"), of("Loop", "sequence", "skipped"),
+    check("basic", "results", "passed"),
 )  # fmt: skip
+
+
+ANSWERS = (
+    CheckResult(
+        "Abs", "query", "", "passed", operator="Abs", answers={"f32": True, "bf16": True, "f16": True, "i8": False}
+    ),
+    CheckResult("Neg", "query", "", "passed", operator="Neg", answers={"f32": True, "f64": True}),
+    CheckResult("Tan", "query", "", "skipped", operator="Tan", answers={"f32": False}),
+)
 
 
 def test_types_by_operator() -> None:
@@ -538,23 +549,39 @@ def test_types_by_operator() -> None:
         "Conv": {"f32": "partly"},
         "Loop": {"sequence": "refused"},
         "Relu": {"f32": "right", "f16": "refused", "i8": "wrong"},
+        "Sin": {"f32": "wrong"},
     }
     assert list(matrix["Relu"]) == ["f32", "f16", "i8"]
-    assert list(matrix_lines(matrix)) == [
-        "types by operator (+ right, ~ in some forms only, - not run by the device, ! wrong, empty: no check):",
-        "  OPERATOR  f32  f16  i8",
-        "  Conv      ~",
-        "  Relu      +    -    !",
-        "  right in each type with checks:",
-        "    Abs (f32, bf16)",
+    assert list(matrix_lines(type_matrix([*TYPES, *ANSWERS])))[3:] == [
+        "  Relu  ! i8  + f32  - f16",
+        "  Sin   ! f32",
+        "  Abs   + f32 bf16  ? f16  - i8",
+        "  Conv  ~ f32",
+        "  run in each of their types:",
+        "    Neg",
         "  not run in any type:",
-        "    Loop (sequence)",
+        "    Loop, Tan",
         "",
     ]
-    page = as_html(Scorecard("ACME", "", TYPES))
+    assert "    Abs (f32, bf16)" in list(matrix_lines(matrix))
+    page = as_html(Scorecard("ACME", "", (*TYPES, *ANSWERS)))
     assert 'class="failed" title="Relu, i8: 1 passed, 1 failed, 0 do not apply">!</td>' in page
-    assert as_json(Scorecard("ACME", "", TYPES))["types"]["Conv"] == {"f32": {"passed": 1, "failed": 0, "skipped": 1}}
+    assert 'title="Abs, f16: 0 passed, 0 failed, 0 do not apply">?</td>' in page
+    types = as_json(Scorecard("ACME", "", (*TYPES, *ANSWERS)))["types"]
+    assert types["Conv"] == {"f32": {"passed": 1, "failed": 0, "skipped": 1, "is_claimed": None}}
+    assert types["Abs"]["f16"] == {"passed": 0, "failed": 0, "skipped": 0, "is_claimed": True}
     assert "types by operator" not in as_text(CARD), "no check had a type"
+
+
+def test_models_of_each_type() -> None:
+    """Of the operator's data; what has other types keeps them, and a device may need the others as constants."""
+    models = dict(typed_models("Where"))
+    assert {"f32", "bf16", "string", "i64", "bool"} <= models.keys()
+    plain, constant = models["bf16"]
+    assert [str(each.type).partition("[")[0] for each in plain.parameters] == ["bool", "bf16", "bf16"]
+    assert [str(each.type).partition("[")[0] for each in constant.parameters] == ["bool"]
+    assert not list(typed_models("NonMaxSuppression")), "its data has one type"
+    assert sum(len(dict(typed_models(operator))) for operator in TYPED_OPERATORS) > 1000
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import onnx
@@ -10,11 +11,13 @@ from onnx import helper
 
 from engine.core import Core
 from engine.errors import EngineError, ModelError, UnsupportedError
-from engine.ir import Constant, Parameter, Result
+from engine.ir import Constant, Model, Parameter, Result
 from engine.placement import inconsistencies
 from engine.plugin_api import SupportLevel
 from engine.testing.behaviour.base import DeviceChecks
 from engine.testing.behaviour.cases import CASES, Case, make_model, tensor
+from engine.testing.behaviour.typed_nodes import TYPED_OPERATORS, typed_models
+from engine.testing.conformance.scorecard import TYPE_ANSWERS
 
 
 class QueryChecks(DeviceChecks):
@@ -77,6 +80,25 @@ class QueryChecks(DeviceChecks):
         second = core.compile_model(model, self.device, dict(self.config))
         result = second({"renamed": sample.inputs["a"], "b": sample.inputs["b"]})
         self.assert_outputs(result, {"total": sample.outputs["total"]})
+
+    @pytest.mark.parametrize("op_type", TYPED_OPERATORS)
+    def test_each_type_is_answered(
+        self, core: Core, op_type: str, record_property: Callable[[str, object], None]
+    ) -> None:
+        """A node of each element type that ONNX allows is claimed, or refused with a cause and a reason."""
+        answers: dict[str, bool] = {}
+        record_property(TYPE_ANSWERS, {"operator": op_type, "answers": answers})
+        for name, models in typed_models(op_type):
+            answers[name] = any(self._is_native(core, model, f"{op_type} of {name}") for model in models)
+        if not any(answers.values()):
+            pytest.skip(f"{op_type}: refused on {self.device}: in each element type")
+
+    def _is_native(self, core: Core, model: Model, where: str) -> bool:
+        answer = core.query_model(model, self.device, dict(self.config))
+        for name, support in answer.at(SupportLevel.REFUSED).items():
+            assert support.cause, f"{where}: `{name}` is refused without a cause"
+            assert support.reason.strip(), f"{where}: `{name}` is refused without a reason"
+        return {support.level for support in answer.nodes.values()} <= {SupportLevel.NATIVE}
 
     @pytest.mark.parametrize("is_inside", [False, True], ids=["in the graph", "in a body"])
     def test_unknown_operator_is_refused_by_name(self, core: Core, is_inside: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from engine.drawing.table import escaped, table
 from engine.errors import PluginError
 from engine.testing.conformance.against import Changes, changes_lines
-from engine.testing.conformance.matrix import SIGNS, columns_of, matrix_json, matrix_lines, type_matrix
+from engine.testing.conformance.matrix import MEANINGS, SIGNS, columns_of, matrix_json, matrix_lines, type_matrix
 from engine.testing.conformance.scorecard import AREAS, Scorecard
 
 _FAULTS: Final = 10
@@ -94,15 +94,8 @@ def as_html(card: Scorecard, changes: Changes | None = None) -> str:
     text = (resources.files("engine.testing.conformance") / "report.html.jinja").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     matrix = type_matrix(card.results)
-    return environment.from_string(text).render(
-        card=card,
-        about=AREAS,
-        percent=_percent,
-        changes=changes,
-        matrix=matrix,
-        columns=columns_of(matrix),
-        signs=SIGNS,
-    )
+    values = {"card": card, "changes": changes, "matrix": matrix, "columns": columns_of(matrix)}
+    return environment.from_string(text).render(values, about=AREAS, percent=_percent, signs=SIGNS, meanings=MEANINGS)
 
 
 def _percent(score: float | None) -> str:

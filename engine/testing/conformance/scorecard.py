@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, field
 from typing import Any, Final
 
 from engine.startup import dataclass
@@ -34,6 +34,10 @@ _OPERATOR: Final = re.compile(r"(\w+): (?:refused|reference) on ")
 _NAMES: Final = re.compile(r"`[^`]*`|\d+")
 
 
+TYPE_ANSWERS: Final = "engine-types"
+"""The property by which a check passes its `operator` and `answers` on; see `CheckResult`."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """One check that was run.
@@ -46,6 +50,7 @@ class CheckResult:
         message: why it failed or was skipped.
         seconds: how long it took.
         operator, element_type: what it computes, if it is a check of one operator: see `type_matrix`.
+        answers: of a check of queries, the types in which the device claims the operator, or does not.
     """
 
     name: str
@@ -56,6 +61,7 @@ class CheckResult:
     seconds: float = 0.0
     operator: str = ""
     element_type: str = ""
+    answers: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

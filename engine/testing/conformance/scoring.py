@@ -14,7 +14,7 @@ from engine.errors import EngineError
 from engine.testing.conformance import reports
 from engine.testing.conformance.against import Changes, compare, read_earlier
 from engine.testing.conformance.last_hook import hook_file, running_hook, while_running
-from engine.testing.conformance.scorecard import CheckResult, Scorecard
+from engine.testing.conformance.scorecard import TYPE_ANSWERS, CheckResult, Scorecard
 
 _KEY: Final = "engine"
 # How pytest.raises describes that its `match` was not found, and that nothing was raised.
@@ -74,9 +74,12 @@ class Scoring:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect the result of a check, once for each test."""
-        found: Any = dict(report.user_properties).get(_KEY)
+        properties: dict[str, Any] = dict(report.user_properties)
+        found = properties.get(_KEY)
         if found is not None and (report.when == "call" or report.outcome != "passed"):
-            self.results.setdefault(found["device"], []).append(_result(report, found))
+            self.results.setdefault(found["device"], []).append(
+                _result(report, {**found, **properties.get(TYPE_ANSWERS, {})})
+            )
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -170,7 +173,7 @@ def _description(device: str) -> str:
         return f"engine {engine_version()}"
 
 
-def _result(report: pytest.TestReport, found: dict[str, str]) -> CheckResult:
+def _result(report: pytest.TestReport, found: dict[str, Any]) -> CheckResult:
     return CheckResult(
         report.nodeid.rpartition("::")[2],
         found["area"],
@@ -180,6 +183,7 @@ def _result(report: pytest.TestReport, found: dict[str, str]) -> CheckResult:
         report.duration,
         found.get("operator", ""),
         found.get("element_type", ""),
+        found.get("answers", {}),
     )
 
 
