@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,15 @@ def test_a_process_that_is_killed_between_inferences_is_replaced_unnoticed(compi
     # It ends while the next inference is sent, or before.
     assert_works(network)
     assert statistics(network)["crashes"] == 1
+
+
+def test_the_next_process_loads_the_network_from_a_stated_cache(core: Core, tmp_path: Path) -> None:
+    network = core.compile_model(doubling(), "ISOLATED:CPU", {"CACHE_DIR": str(tmp_path)})
+    assert not network.get_property("LOADED_FROM_CACHE")
+    os.kill(statistics(network)["pid"], signal.SIGKILL)
+    assert_works(network)
+    assert network.get_property("DEVICE_METRICS")["LOADED_FROM_CACHE"]
+    assert list(tmp_path.glob("*.blob"))
 
 
 def test_repeated_crashes_end_in_an_error(compiled: Compiled) -> None:
