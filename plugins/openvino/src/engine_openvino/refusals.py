@@ -62,7 +62,7 @@ _ALWAYS: Final[dict[str, tuple[_Condition, str]]] = {
     "DFT": (lambda n: _constant(n, 2) != 1, "transforms axis 1, whatever the axis is"),
     "Div": (lambda n: _is_integer(n) and not _is_of(n.output(0), _LARGE), "rounds quotients of small integers"),
     "GRU": (lambda n: n.has_input(4) and n.has_input(5), "returns zeros for a sequence of length 0"),
-    "Gather": (lambda n: _has_no_elements(n), "dies of tensors without elements"),
+    "Gather": (lambda n: any(map(_is_empty, [*n.input_values, *n.outputs])), "dies of tensors without elements"),
     "LRN": (lambda n: n.attributes.get("bias", 1.0) % 1, "drops the fraction of bias"),
     "LSTM": (
         lambda n: n.attributes.get("input_forget") or n.has_input(7) or (n.has_input(4) and n.has_input(5)),
@@ -73,8 +73,8 @@ _ALWAYS: Final[dict[str, tuple[_Condition, str]]] = {
     "MaxPool": (lambda n: n.attributes.get("storage_order") and n.num_outputs > 1, "ignores storage_order"),
     "RNN": (lambda n: n.has_input(4) and n.has_input(5), "returns zeros for a sequence of length 0"),
     "Range": (lambda n: not _is_plain_range(n), "counts to a limit on the other side of start"),
-    "ReduceMax": (lambda n: _has_no_elements(n), "gives the greatest number of a type instead of an infinity"),
-    "ReduceMin": (lambda n: _has_no_elements(n), "gives the greatest number of a type instead of an infinity"),
+    "ReduceMax": (lambda n: _is_empty(n.input_value(0)), "gives the greatest number of a type instead of an infinity"),
+    "ReduceMin": (lambda n: _is_empty(n.input_value(0)), "gives the greatest number of a type instead of an infinity"),
     "ReduceLogSum": (lambda n: n.attributes.get("noop_with_empty_axes"), "takes no logarithm if there are no axes"),
     "Resize": (
         lambda n: (
@@ -185,9 +185,8 @@ def _constant(node: Node, index: int) -> Any:
     return value + rank.min if value < 0 and rank.is_static else value
 
 
-def _has_no_elements(node: Node) -> bool:
-    shape = node.input_value(0).shape
-    return shape.rank.is_static and any(dim.max == 0 for dim in shape)
+def _is_empty(value: Output | None) -> bool:
+    return value is not None and value.shape.rank.is_static and any(dim.max == 0 for dim in value.shape)
 
 
 def _is_plain_range(node: Node) -> bool:
