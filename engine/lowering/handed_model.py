@@ -22,22 +22,11 @@ from engine.ir import (
     TensorType,
     ValueType,
     bf16,
-    f4e2m1,
-    f6e2m3,
-    f6e3m2,
-    f8e4m3fn,
-    f8e4m3fnuz,
-    f8e5m2,
-    f8e5m2fnuz,
-    f8e8m0,
     f32,
-    i2,
-    i4,
     i8,
-    u2,
-    u4,
     u8,
 )
+from engine.ir.element_type import ALL
 from engine.ir.walk import all_nodes
 from engine.onnx.naming import UniqueNames
 from engine.startup import dataclass
@@ -47,7 +36,7 @@ _NOT_FOR_RUNTIMES: Final = frozenset({"overridable", "affinity", "metadata", "ac
 
 
 NOT_IN_NUMPY: Final = frozenset(
-    {bf16, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0, f6e2m3, f6e3m2, f4e2m1, i4, u4, i2, u2}
+    each for each in ALL if 0 < each.bits < 8 or (each.is_real and each.bits < 16) or each is bf16
 )
 """The element types that numpy lacks: their arrays have dtypes of the package ml_dtypes."""
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Final
 
 from engine.startup import dataclass
 from engine.testing.conformance.scorecard import CheckResult
 
-ORDER: Final = (
-    "f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", "f6e2m3", "f6e3m2",
-    "f4e2m1", "i64", "i32", "i16", "i8", "i4", "i2", "u64", "u32", "u16", "u8", "u4", "u2", "bool", "string", "c64",
-    "c128",
-)  # fmt: skip
-"""The columns of the matrix; other kinds of values follow."""
+_NUMBER: Final = re.compile(r"(b?f|i|u|c)(\d+)")
+_KINDS: Final = ("f", "bf", "i", "u", "bool", "string", "c")
 
 SIGNS: Final[Mapping[str, str]] = {"wrong": "!", "right": "+", "partly": "~", "claimed": "?", "refused": "-"}
 """How the text shows a cell; one of a type that ONNX does not allow is empty."""
@@ -76,7 +73,7 @@ def type_matrix(results: Iterable[CheckResult]) -> Matrix:
 
 
 def columns_of(matrix: Matrix) -> list[str]:
-    """The types that occur, in the order of `ORDER`."""
+    """The types that occur, in the order of the columns."""
     return _ordered({name for cells in matrix.values() for name in cells})
 
 
@@ -132,5 +129,13 @@ def matrix_json(matrix: Matrix) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
-    known: Sequence[str] = ORDER
-    return sorted(names, key=lambda name: (known.index(name) if name in known else len(known), name))
+    """Floating-point types, integers, other types, and values that are no tensors; each kind from wide to narrow."""
+    return sorted(names, key=_place)
+
+
+def _place(name: str) -> tuple[int, int, int, str]:
+    found = _NUMBER.match(name)
+    if found is None:
+        return (_KINDS.index(name) if name in _KINDS else len(_KINDS)), 0, 0, name
+    kind, is_brain = found[1].removeprefix("b"), found[1] == "bf"
+    return _KINDS.index(kind), -int(found[2]), int(is_brain), name
