@@ -57,7 +57,8 @@ struct Parts {
                         R"({"name":"same","type":{"shape":[4],"tensor":"f32"}}])";
   std::string metadata = R"({"network_name":"n"})";
   std::string more;           // entries of the manifest
-  std::string more_sections;  // of its list
+  std::string more_sections;  // of its list; "@" is the offset behind the others
+  std::string behind;         // bytes behind the sections, which the header counts
   std::uint64_t format = 1;
   // Two plans, an output that is a constant, and one that is the input.
   std::vector<std::pair<std::string, std::string>> sections{
@@ -91,11 +92,16 @@ std::string blob_of(const Parts& parts) {
               R"(,"sha256":")" + hex(hash) + R"(","size":)" + std::to_string(content.size()) + "}";
     data += content;
   }
-  const std::string manifest =
-      R"({"api_version":"1","config":{},"device":")" + parts.device + R"(","engine_version":")" + parts.version +
-      R"(","inputs":)" + parts.inputs + R"(,"metadata":)" + parts.metadata + R"(,"outputs":)" + parts.outputs +
-      R"(,"plugin_name":")" + parts.plugin + R"(","plugin_version":"1","requirements":)" + parts.requirements +
-      R"(,"sections":[)" + listed + parts.more_sections + "]" + parts.more + "}";
+  data += parts.behind;
+  std::string more = parts.more_sections;
+  if (const std::size_t at = more.find('@'); at != std::string::npos) {
+    more.replace(at, 1, std::to_string(padded(data).size()));
+  }
+  const std::string manifest = R"({"api_version":"1","config":{},"device":")" + parts.device +
+                               R"(","engine_version":")" + parts.version + R"(","inputs":)" + parts.inputs +
+                               R"(,"metadata":)" + parts.metadata + R"(,"outputs":)" + parts.outputs +
+                               R"(,"plugin_name":")" + parts.plugin + R"(","plugin_version":"1","requirements":)" +
+                               parts.requirements + R"(,"sections":[)" + listed + more + "]" + parts.more + "}";
   const std::size_t start = padded(std::string(96, ' ') + manifest).size();
   const std::string fields = std::string(
                                  "\x93"
@@ -192,7 +198,7 @@ void check_variables() {
       R"({"format":")" + program_format() +
       R"(","inputs":2,"outputs":[2,3],"constants":[],"segments":[{"reads":[0,1],"writes":[2,3],)"
       R"("inputs":[["f32",[4]],["f32",[4]]],"outputs":[["f32",[4]],["f32",[4]]],"nodes":[["a","Copy"],["b","Copy"]],)"
-      R"("largest":["a",16],"calls":[["input",16,4],["input",16,128],["output",16,4],["output",16,4],)"
+      R"("largest":["a",16],"calls":[["input",16,4],["input",16,128],["output",16,4],["output",16,65536],)"
       R"(["step","copy",[1],[2],{},"a"],["step","copy",[0],[3],{},"b"]]}],"rows":[],"nodes":[2,0,0,0]})";
   // AAAAAAAAgD8AAABAAABAQA==: 0, 1, 2, 3
   parts.metadata = variable(R"({"data":"AAAAAAAAgD8AAABAAABAQA==","shape":[4],"type":"f32"})");
@@ -299,6 +305,10 @@ void check_forged() {
        [](Parts& p) { p.more_sections = R"(,{"name":"s","offset":64,"sha256":"","size":0})"; }},
       {ENGINE_RUNTIME_FORMAT, "beyond 64 bits",
        [](Parts& p) { p.more_sections = R"(,{"name":"s","offset":18446744073709551615,"sha256":"","size":0})"; }},
+      {ENGINE_RUNTIME_FORMAT, "\"s\" of 9223372036854775807 bytes extends beyond the blob",
+       [](Parts& p) { p.more_sections = R"(,{"name":"s","offset":@,"sha256":"","size":9223372036854775807})"; }},
+      {ENGINE_RUNTIME_FORMAT, "but header, manifest and sections take",
+       [](Parts& p) { p.behind = std::string(9, ' '); }},
       {ENGINE_RUNTIME_UNSUPPORTED, "encrypted or transformed",
        [](Parts& p) { p.metadata = R"({"transform":{"name":"aes"}})"; }},
       {ENGINE_RUNTIME_UNSUPPORTED, "weights are in another file", [](Parts& p) { p.metadata = R"({"bound":{}})"; }},
@@ -334,6 +344,23 @@ void check_forged() {
     forgery.change(parts);
     expect_status(Opened(blob_of(parts)).status, forgery.status, forgery.part);
   }
+}
+
+// A blob for kernels that this machine lacks, or must not use.
+void check_instruction_sets() {
+  const auto& isas = all_isas();
+  const auto other = std::find_if(isas.rbegin(), isas.rend(), is_of_architecture);
+  if (*other == Isa::generic) return;
+  Parts parts;
+  for (std::string* text : {&parts.requirements, &parts.section("compilation")}) {
+    text->replace(text->find("generic"), std::strlen("generic"), isa_name(*other));
+  }
+  setenv("ENGINE_MAX_ISA", "generic", 1);
+  expect_status(Opened(blob_of(parts)).status, ENGINE_RUNTIME_INCOMPATIBLE,
+                std::string("it needs the instruction set ") + isa_name(*other) + ", and this machine has generic");
+  setenv("ENGINE_MAX_ISA", "mmx", 1);
+  expect_status(Opened(blob_of(parts)).status, ENGINE_RUNTIME_INCOMPATIBLE, "mmx");
+  unsetenv("ENGINE_MAX_ISA");
 }
 
 void check_callers() {
@@ -477,6 +504,7 @@ int main() {
                     {"variables", check_variables},
                     {"damaged blobs", check_damaged},
                     {"forged blobs", check_forged},
+                    {"instruction sets", check_instruction_sets},
                     {"wrong calls", check_callers},
                     {"booleans", check_booleans},
                     {"files", check_files},
