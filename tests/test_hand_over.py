@@ -19,6 +19,7 @@ from onnx.reference import ReferenceEvaluator
 from engine import Core, ops
 from engine.errors import DeviceError, ModelWriteError, UnsupportedError
 from engine.ir import (
+    UNKNOWN,
     Constant,
     ElementType,
     Model,
@@ -423,6 +424,14 @@ def test_values_that_are_not_tensors_have_no_element_type() -> None:
     s = Parameter(SequenceType(TensorType(f32, PartialShape([1]))), friendly_name="s")
     with hand_over(Model([ops.SequenceLength(s, friendly_name="n")], [s]), widen=NOT_IN_NUMPY) as given:
         assert (given.ports.input_types, given.ports.output_types) == ((None,), (i64,))
+
+
+def test_a_result_whose_type_only_the_runtime_knows_is_taken_as_it_is() -> None:
+    x = Parameter(f32, [1], "x")
+    node = Node("Own", [x], domain="com.example", types=[UNKNOWN], friendly_name="y")
+    with hand_over(Model([node], [x])) as given:
+        (value,) = given.ports.results([np.array([1.5])])
+    assert value.dtype == np.float64
 
 
 def test_the_example_of_the_docstring_runs() -> None:

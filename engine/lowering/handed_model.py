@@ -26,7 +26,7 @@ from engine.ir import (
     i8,
     u8,
 )
-from engine.ir.element_type import ALL
+from engine.ir.element_type import ALL, undefined
 from engine.ir.walk import all_nodes
 from engine.onnx.naming import UniqueNames
 from engine.startup import dataclass
@@ -51,7 +51,7 @@ class RuntimePorts:
         outputs: the name in ONNX of each output, in the order of `Model.results`, which is that of `store_output`. The
             outputs of variables are the last.
         input_types: the element type of each input in ONNX, which differs from the model's if it was widened; None for
-            values that are not tensors.
+            values that are not tensors, or whose type only the runtime knows.
         output_types: the element type of each output in ONNX.
         result_types: the element type of each output in the model.
     """
@@ -250,4 +250,6 @@ def _wider(element_type: ElementType) -> ElementType:
 
 
 def _element_type(value_type: ValueType) -> ElementType | None:
-    return value_type.element_type if isinstance(value_type, TensorType) else None
+    if not isinstance(value_type, TensorType) or value_type.element_type is undefined:
+        return None
+    return value_type.element_type
