@@ -59,7 +59,7 @@ struct Parts {
   std::string more;           // entries of the manifest
   std::string more_sections;  // of its list; "@" is the offset behind the others
   std::string behind;         // bytes behind the sections, which the header counts
-  std::uint64_t format = 1;
+  std::uint64_t format = 5;
   // Two plans, an output that is a constant, and one that is the input.
   std::vector<std::pair<std::string, std::string>> sections{
       {"graph", "not read"},
@@ -97,11 +97,11 @@ std::string blob_of(const Parts& parts) {
   if (const std::size_t at = more.find('@'); at != std::string::npos) {
     more.replace(at, 1, std::to_string(padded(data).size()));
   }
-  const std::string manifest = R"({"api_version":"1","config":{},"device":")" + parts.device +
-                               R"(","engine_version":")" + parts.version + R"(","inputs":)" + parts.inputs +
-                               R"(,"metadata":)" + parts.metadata + R"(,"outputs":)" + parts.outputs +
-                               R"(,"plugin_name":")" + parts.plugin + R"(","plugin_version":"1","requirements":)" +
-                               parts.requirements + R"(,"sections":[)" + listed + more + "]" + parts.more + "}";
+  const std::string manifest =
+      R"({"api_version":"1","config":{},"device":")" + parts.device + R"(","engine_version":")" + parts.version +
+      R"(","inputs":)" + parts.inputs + R"(,"metadata":)" + parts.metadata + R"(,"outputs":)" + parts.outputs +
+      R"(,"plugin_name":")" + parts.plugin + R"(","plugin_version":"1","preferences":{},"requirements":)" +
+      parts.requirements + R"(,"sections":[)" + listed + more + "]" + parts.more + "}";
   const std::size_t start = padded(std::string(96, ' ') + manifest).size();
   const std::string fields = std::string(
                                  "\x93"
@@ -279,9 +279,11 @@ void check_forged() {
   const auto compilation = [&](const char* from, const char* to) { return replaced("compilation", from, to); };
   const std::string x = R"([{"name":"x","type":)";
   const std::vector<Forgery> forgeries{
-      {ENGINE_RUNTIME_UNSUPPORTED, "it is signed", [](Parts& p) { p.format = 2; }},
-      {ENGINE_RUNTIME_UNSUPPORTED, "it is encrypted", [](Parts& p) { p.format = 3; }},
-      {ENGINE_RUNTIME_UNSUPPORTED, "it is encrypted", [](Parts& p) { p.format = 4; }},
+      {ENGINE_RUNTIME_UNSUPPORTED, "it is signed", [](Parts& p) { p.format = 6; }},
+      {ENGINE_RUNTIME_UNSUPPORTED, "it is encrypted", [](Parts& p) { p.format = 7; }},
+      {ENGINE_RUNTIME_UNSUPPORTED, "it is encrypted", [](Parts& p) { p.format = 8; }},
+      {ENGINE_RUNTIME_INCOMPATIBLE, "format version 0; this runtime reads 5", [](Parts& p) { p.format = 0; }},
+      {ENGINE_RUNTIME_INCOMPATIBLE, "format version 1; this runtime reads 5", [](Parts& p) { p.format = 1; }},
       {ENGINE_RUNTIME_INCOMPATIBLE, "format version 99", [](Parts& p) { p.format = 99; }},
       {ENGINE_RUNTIME_INCOMPATIBLE, "for the device OPENCL", [](Parts& p) { p.device = "OPENCL"; }},
       {ENGINE_RUNTIME_INCOMPATIBLE, "by the plugin ACME", [](Parts& p) { p.plugin = "ACME"; }},
