@@ -92,11 +92,11 @@ std::string blob_of(const Parts& parts) {
               R"(,"sha256":")" + hex(hash) + R"(","size":)" + std::to_string(content.size()) + "}";
     data += content;
   }
-  data += parts.behind;
   std::string more = parts.more_sections;
   if (const std::size_t at = more.find('@'); at != std::string::npos) {
     more.replace(at, 1, std::to_string(padded(data).size()));
   }
+  data += parts.behind;
   const std::string manifest =
       R"({"api_version":"1","config":{},"device":")" + parts.device + R"(","engine_version":")" + parts.version +
       R"(","inputs":)" + parts.inputs + R"(,"metadata":)" + parts.metadata + R"(,"outputs":)" + parts.outputs +
@@ -308,7 +308,10 @@ void check_forged() {
       {ENGINE_RUNTIME_FORMAT, "beyond 64 bits",
        [](Parts& p) { p.more_sections = R"(,{"name":"s","offset":18446744073709551615,"sha256":"","size":0})"; }},
       {ENGINE_RUNTIME_FORMAT, "\"s\" of 9223372036854775807 bytes extends beyond the blob",
-       [](Parts& p) { p.more_sections = R"(,{"name":"s","offset":@,"sha256":"","size":9223372036854775807})"; }},
+       [](Parts& p) {
+         p.more_sections = R"(,{"name":"s","offset":@,"sha256":"","size":9223372036854775807})";
+         p.behind = std::string(128, '\0');
+       }},
       {ENGINE_RUNTIME_FORMAT, "but header, manifest and sections take",
        [](Parts& p) { p.behind = std::string(9, ' '); }},
       {ENGINE_RUNTIME_UNSUPPORTED, "encrypted or transformed",
