@@ -20,7 +20,8 @@ def query(model: Model, runtime: Runtime, device: str, config: Config, answers: 
     nodes = [node for node in model.ordered_nodes() if is_operation(node)]
     refusals = {node: refusal(node, runtime, is_narrow=config["ALLOW_NARROW_TYPES"]) for node in nodes}
     why = "unknown"
-    if len(nodes) > 1 and not any(refusals.values()):
+    # OpenVINO may die of what is refused for its form; what is refused for its type, it reads.
+    if len(nodes) > 1 and not any(each and each.cause is not RefusalCause.ELEMENT_TYPE for each in refusals.values()):
         why = runtime.why_not(model, device, runtime.settings(device, config))
     found = {}
     for node, refused in refusals.items():
