@@ -34,7 +34,7 @@ from engine.ops.cases.case import OperatorCase, case
 from engine.ops.cases.data import Data, constant, filled
 from engine.startup import dataclass
 
-__all__ = ["CASES", "UNDEFINED", "Undefined", "is_undefined"]
+__all__ = ["CASES", "UNDEFINED", "Undefined", "is_undefined", "leaves_nan_undefined"]
 
 NAN, INF = math.nan, math.inf
 MAX_I32: Final = 2**31 - 1
@@ -299,6 +299,11 @@ _WITHOUT_NAN: Final = frozenset({
     "QuantizeLinear", "ReduceMax", "ReduceMin", "RoiAlign", "ScatterElements", "ScatterND", "Sign", "TopK", "Unique",
 })  # fmt: skip
 """Operators whose text does not say what they do with NaN."""
+
+
+def leaves_nan_undefined(op_type: str) -> bool:
+    """Whether the text of an operator does not say what it does with NaN."""
+    return op_type in _WITHOUT_NAN
 
 
 def is_undefined(tested: OperatorCase) -> bool:
