@@ -13,10 +13,7 @@ pytest.importorskip("openvino")
 
 OTHERWISE = frozenset({
     "test_lengths_that_do_not_fit[Gather]",
-    "test_special_values[Clip: NaN and infinities]",
     "test_special_values[Exp: NaN and infinities]",
-    "test_special_values[Max: NaN and infinities]",
-    "test_special_values[Min: NaN and infinities]",
     "test_special_values[Relu: NaN and infinities]",
     "test_special_values[Softmax: NaN, infinities and large values]",
 })  # fmt: skip
