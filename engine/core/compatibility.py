@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from engine.blob import BlobCheck, BlobManifest, BlobPart, SectionTransform, WeightsFile, check_manifest
+from engine.blob import BlobCheck, BlobManifest, SectionTransform, WeightsFile, check_manifest
 from engine.blob.bound import why_not_bound
 from engine.blob.transform import why_not_authentic, why_not_restored
 from engine.errors import BlobFormatError, BlobIncompatibleError, BlobTransformError, PluginContractError
@@ -66,11 +66,6 @@ def why_malformed(manifest: BlobManifest) -> tuple[str, ...]:
     except BlobFormatError as e:
         return (str(e),)
     return ()
-
-
-def why_unreadable(parts: Iterable[BlobPart], variant: str) -> tuple[str, ...]:
-    """Why the manifest of a variant of a package cannot be read; empty if it can, or is encrypted."""
-    return tuple(part.reason for part in parts if part.manifest is None and part.name == f"variant/{variant}")
 
 
 def why_not_read(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -15,6 +15,7 @@ from engine.blob import (
     BlobCheck,
     BlobInput,
     BlobManifest,
+    BlobPart,
     BlobReader,
     SectionTransform,
     WeightsFile,
@@ -22,7 +23,7 @@ from engine.blob import (
     transform_of,
 )
 from engine.blob.check import is_package, read_manifests
-from engine.core.compatibility import check_for_plugin, check_sections, why_malformed, why_not_read, why_unreadable
+from engine.core.compatibility import check_for_plugin, check_sections, why_malformed, why_not_read
 from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
 from engine.core.plugin_core import PluginCore
@@ -355,7 +356,7 @@ class Core:
         check_sections(reader.manifest, cipher, file)
         verify_blob(reader, self._defaults, required)
         if is_package(reader.manifest):
-            network = self._import_variant(plugin, reader, device, config, context, variant or "")
+            network = self._import_variant(plugin, reader, device, config, context, variant)
         elif variant is not None:
             raise BlobError(f"{reader.where} is not a package, and has no variant {variant!r}; omit it")
         else:
@@ -371,7 +372,7 @@ class Core:
         device: str,
         config: Mapping[str, object] | None,
         context: RemoteContext | None,
-        name: str,
+        name: str | None,
     ) -> ExecutableNetwork:
         """The network of a variant, which has a configuration of its own."""
         from engine.blob.package import open_variant
@@ -460,19 +461,13 @@ class Core:
         manifest = check.manifest
         if manifest is None:
             return check
-        package = self._choice(manifest, target) if is_package(manifest) else None
-        if package is None:
-            answer = self._compared(manifest, target)
+        if is_package(manifest):
+            answer = self._compared_package(manifest, target, check.parts)
+            check = replace(check, variant=answer.variant, variants=answer.variants)
         else:
-            choice, misfits = package
-            answer = BlobCheck(misfits, manifest)
-            if choice is not None:
-                check = replace(check, variant=choice.chosen, variants=choice.reasons)
-                unreadable = why_unreadable(check.parts, choice.chosen)
-                answer = BlobCheck((*misfits, *(f"variant {choice.chosen!r}: {why}" for why in unreadable)), manifest)
+            answer = self._compared(manifest, target)
         reasons, advice = [*answer.reasons, *why_not_read(manifest, cipher, file)], [*answer.advice]
-        for part in check.parts if package is None else ():
-            answer = BlobCheck((part.reason,), None) if part.manifest is None else self._compared(part.manifest, None)
+        for part, answer in self._compared_parts(check.parts) if not is_package(manifest) else ():
             reasons += [f"{part.name}: {each}" for each in answer.reasons]
             advice += [f"{part.name}: {each}" for each in answer.advice]
         required = _parsed_release(release)
@@ -493,6 +488,43 @@ class Core:
         except PluginError as e:
             return None, (str(e),)
         return choice, (*choice.why_none(), *why_malformed(manifest))
+
+    def _compared_package(
+        self, manifest: BlobManifest, target: DeviceName | None, parts: Sequence[BlobPart], within: str = ""
+    ) -> BlobCheck:
+        """Whether a package, whose section names begin with `within` in `parts`, has a variant for its device here."""
+        from engine.blob.package import section_of_variant
+
+        choice, misfits = self._choice(manifest, target)
+        if choice is None:
+            return BlobCheck(misfits, manifest)
+        reasons: list[str] = [*misfits]
+        advice: list[str] = []
+        section = within + section_of_variant(choice.chosen)
+        for part in parts:
+            if part.name == section and part.manifest is None:
+                reasons.append(f"variant {choice.chosen!r}: {part.reason}")
+            elif part.name == section and part.manifest is not None:
+                found = self._compared(part.manifest, target)
+                advice += [f"variant {choice.chosen!r}: {each}" for each in found.advice]
+        return BlobCheck(tuple(reasons), manifest, advice=tuple(advice), variant=choice.chosen, variants=choice.reasons)
+
+    def _compared_parts(self, parts: Sequence[BlobPart]) -> Iterator[tuple[BlobPart, BlobCheck]]:
+        """Whether each blob in a blob fits its device here; of a package among them, the variants count together."""
+        packages: list[str] = []
+        for part in parts:
+            if part.name.startswith(tuple(packages)):
+                continue
+            if part.manifest is None:
+                yield part, BlobCheck((part.reason,), None)
+                continue
+            if is_package(part.manifest):
+                packages.append(f"{part.name}/")
+                answer = self._compared_package(part.manifest, None, parts, packages[-1])
+            else:
+                answer = self._compared(part.manifest, None)
+            # A key or a file of weights that is passed with the outer blob is not for those in it.
+            yield part, replace(answer, reasons=(*answer.reasons, *why_not_read(part.manifest, None, None)))
 
     def _compared(self, manifest: BlobManifest, target: DeviceName | None) -> BlobCheck:
         """Whether a blob with this manifest, or a part of one, fits its device here, or `target`."""

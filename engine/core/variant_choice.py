@@ -38,7 +38,7 @@ class VariantChoice:
 
 
 def choose_variant(
-    plugin: Plugin, manifest: BlobManifest, device_id: str, extensions: Collection[str] = (), name: str = ""
+    plugin: Plugin, manifest: BlobManifest, device_id: str, extensions: Collection[str] = (), name: str | None = None
 ) -> VariantChoice:
     """Choose among the variants of a package: the one of this name, or the one that requires the most.
 
@@ -46,14 +46,14 @@ def choose_variant(
     in the file is chosen. Raises `BlobError` for a name that no variant has, `BlobFormatError`, `PluginError`.
     """
     variants = variants_of(manifest)
-    if name and name not in [each.name for each in variants]:
+    if name is not None and name not in [each.name for each in variants]:
         raise BlobError(f"no variant is named {name!r}; the package has {', '.join(each.name for each in variants)}")
     reasons = {}
     for each in variants:
         single = replace(manifest, requirements=each.requirements)
         reasons[each.name] = check_for_plugin(plugin, single, device_id, extensions).reasons
     features = host_features(plugin, device_id)
-    able = [each for each in variants if not reasons[each.name] and name in ("", each.name)]
+    able = [each for each in variants if not reasons[each.name] and name in (None, each.name)]
     best = max(able, key=lambda each: _rank(each, features), default=None)
     return VariantChoice("" if best is None else best.name, reasons)
 
@@ -69,11 +69,11 @@ def _rank(variant: PackagedVariant, features: Mapping[str, str | Collection[str]
     return len(variant.requirements), total
 
 
-def require_variant(choice: VariantChoice, where: str, name: str = "") -> str:
+def require_variant(choice: VariantChoice, where: str, name: str | None = None) -> str:
     """The variant to import. Raises `BlobIncompatibleError` with every reason if there is none."""
     if choice.chosen:
         return choice.chosen
-    if name:
+    if name is not None:
         raise BlobIncompatibleError(f"{where}: variant {name!r}: {'; '.join(choice.reasons[name])}")
     raise BlobIncompatibleError(
         f"{where}: no variant of the package can be imported here: {'; '.join(choice.why_none())}"

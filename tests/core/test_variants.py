@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core
-from engine.blob import BlobManifest, BlobReader, make_key_files
+from engine.blob import BlobAnswer, BlobManifest, BlobReader, make_key_files
 from engine.blob.package import variants_of
 from engine.core import compile_variants, export_variants
 from engine.core.compatibility import check_for_plugin
@@ -102,8 +102,9 @@ def test_a_variant_is_imported_by_name(three: bytes, monkeypatch: pytest.MonkeyP
         exported = io.BytesIO()
         network.export_model(exported)  # as a blob of its own
         assert (Core().import_model(exported.getvalue())(INDICES)["y"] == network(INDICES)["y"]).all()
-    with pytest.raises(BlobError, match="no variant is named 'amx'; the package has generic, avx2, source"):
-        Core().import_model(three, variant="amx")
+    for absent in ("amx", ""):
+        with pytest.raises(BlobError, match=f"no variant is named '{absent}'; the package has generic, avx2, source"):
+            Core().import_model(three, variant=absent)
     monkeypatch.setenv("ENGINE_MAX_ISA", "generic")
     with pytest.raises(BlobIncompatibleError, match=r"variant 'avx2': requirement 'isa': the blob needs avx2"):
         Core().import_model(three, variant="avx2")
@@ -112,6 +113,12 @@ def test_a_variant_is_imported_by_name(three: bytes, monkeypatch: pytest.MonkeyP
     Core().compile_model(model_bytes(), "CPU").export_model(alone)
     with pytest.raises(BlobError, match="is not a package, and has no variant 'avx2'"):
         Core().import_model(alone.getvalue(), variant="avx2")
+
+
+def test_a_variant_for_a_lesser_machine_gives_advice() -> None:
+    check = Core().check_blob(package("generic", "source"))
+    assert (check.answer, check.variant) == (BlobAnswer.RECOMPILE, "generic")
+    assert check.advice[0].startswith("variant 'generic': kernels: the blob was made for f32 generic")
 
 
 def test_equal_sections_are_stored_once(three: bytes) -> None:

@@ -13,9 +13,13 @@ from engine_isolated import isolated_blob
 from onnx import TensorProto, helper
 
 from engine import Core, ops
-from engine.blob import BlobReader
+from engine.blob import BlobReader, make_key_files, read_encryption_key
+from engine.core import compile_variants, export_variants
 from engine.errors import (
+    BlobError,
     BlobFormatError,
+    BlobIncompatibleError,
+    BlobTransformError,
     DeviceError,
     DeviceNotFoundError,
     EngineWarning,
@@ -136,6 +140,39 @@ def test_a_devices_blob_is_imported_with_isolation(core: Core, tmp_path: Path) -
         assert np.array_equal(network({"x": given})["y"], given * (2 if model.name == "doubling" else 1))
     with pytest.raises(BlobFormatError):
         isolated_blob(b"no blob")
+    with pytest.raises(BlobError, match=r"absent\.blob: cannot be opened"):
+        isolated_blob(tmp_path / "absent.blob")
+
+
+def test_a_package_is_imported_with_isolation(core: Core, tmp_path: Path) -> None:
+    path = tmp_path / "package.blob"
+    variants = compile_variants(core, doubling(), ["generic", "source"], "CPU")
+    export_variants({each.name: each.network for each in variants}, path)
+    isolated_blob(path).write_file(path)
+    check = core.check_blob(path)
+    assert check.compatible, check.reasons
+    assert np.array_equal(core.import_model(path)({"x": values()})["y"], values() * 2)
+
+
+def test_only_the_outer_blob_can_be_encrypted(core: Core, tmp_path: Path) -> None:
+    make_key_files(tmp_path / "own.key", "own", "aes-256-gcm")
+    path, key, network = tmp_path / "plain.blob", str(tmp_path / "own.key"), core.compile_model(doubling(), "CPU")
+    network.export_model(path, transform=key)
+    with pytest.raises(BlobTransformError, match="passes no key to the blob inside"):
+        isolated_blob(path)
+    network.export_model(path)
+    isolated_blob(path).transformed(read_encryption_key(key)).write_file(path)
+    assert np.array_equal(core.import_model(path, transform=key)({"x": values()})["y"], values() * 2)
+
+
+def test_a_blob_without_weights_is_refused(core: Core, tmp_path: Path) -> None:
+    x = Parameter(f32, [1, 64], "x")
+    model = Model([Result(ops.MatMul(x, Constant(np.ones((64, 64), np.float32))), "y")], [x], name="layer")
+    whole, bound = tmp_path / "whole.blob", tmp_path / "bound.blob"
+    core.compile_model(model, "CPU").export_model(whole)
+    core.compile_model(model, "CPU").export_model(bound, weights=whole)
+    with pytest.raises(BlobIncompatibleError, match="passes no other file to the blob inside"):
+        isolated_blob(bound)
 
 
 def test_an_imported_network_survives_a_crash(core: Core) -> None:
