@@ -164,6 +164,13 @@ def test_open_lengths_share_the_budget(core: Core) -> None:
     assert network({"x": X})[0].shape == (16, WIDTH)
 
 
+def test_the_budget_of_a_device_that_runs_on_another_is_named(core: Core) -> None:
+    """HETERO does not have it, and can give the device no less."""
+    inner = {"DEVICE_PRIORITIES": "CPU", "BATCH_SIZE": 2, "DEVICE_PROPERTIES": {"CPU": {"MEMORY_BUDGET": 5}}}
+    with pytest.raises(MemoryBudgetError, match=r"subgraph 0 on BATCH .* does not fit into MEMORY_BUDGET \(5 bytes\)"):
+        core.compile_model(layers(), "HETERO:BATCH,CPU", {"CACHE_DIR": "", "DEVICE_PROPERTIES": {"BATCH": inner}})
+
+
 @pytest.mark.parametrize("budget", [0, -5, "none"])
 def test_what_is_no_budget_is_refused_by_name(budget: Any, core: Core) -> None:
     with pytest.raises(PropertyError, match="MEMORY_BUDGET takes int of bytes"):

@@ -69,6 +69,8 @@ def compiled(core: CoreHandle, model: Model, devices: DeviceList, config: Config
         if not needed and len(made) == len(networks):
             return CompiledParts(division, wiring, tuple(made))
         largest = too_large(devices.budgets, needed, parts, networks)
+        if not needed:
+            raise largest
         allowed = less_allowed(allowed, devices.budgets, needed, division)
         if attempt >= 2 * _MAX_ATTEMPTS:  # operations without any bytes always fit by the estimate
             raise largest

@@ -27,14 +27,21 @@ def excess(
 ) -> dict[str, int]:
     """The bytes that the parts on a device take together, for each device whose budget is less.
 
+    A device with a part that exceeds its share of the budget is among them, even if all parts take less together.
+
     Args:
         devices: the device of each part.
     """
     taken = dict.fromkeys(budgets, 0)
+    exceeded = set[str]()
     for device, network in zip(devices, networks, strict=True):
         if device in taken:
-            taken[device] += network.error.needed if isinstance(network, TooLarge) else _needed(network)
-    return {device: needed for device, needed in taken.items() if needed > budgets[device]}
+            if isinstance(network, TooLarge):
+                taken[device] += network.error.needed
+                exceeded.add(device)
+            else:
+                taken[device] += _needed(network)
+    return {device: needed for device, needed in taken.items() if device in exceeded or needed > budgets[device]}
 
 
 def less_allowed(
@@ -70,7 +77,16 @@ def too_large(
     parts: Sequence[PartModel],
     networks: Sequence[ExecutableNetwork | TooLarge],
 ) -> MemoryBudgetError:
-    """The error for a model of which no part fits."""
+    """The error for a model of which no part fits.
+
+    Without a device in `needed`, the budget of a part is one that HETERO does not have, such as that of the device in
+    ISOLATED.
+    """
+    if not needed:
+        first = next(each for each in networks if isinstance(each, TooLarge))
+        return MemoryBudgetError(
+            f"{described(first.number, first.part)} cannot be compiled: {first.error}", needed=first.error.needed
+        )
     device, nbytes = next(iter(needed.items()))
     found = [each for each in networks if isinstance(each, TooLarge) and each.part.device == device]
     why = f": {found[0].error}" if found else ""
