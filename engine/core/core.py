@@ -569,8 +569,7 @@ class Core:
         """
         if _DEFAULT_DEVICE in self._registry.names:
             return _DEFAULT_DEVICE
-        computing = [d for d in self.available_devices if DEVICE_PRIORITIES not in self._resolve(d)[1].declared]
-        devices = self._to_choose_from(computing) or computing
+        devices = self._computing(self._to_choose_from()) or self._computing(self.available_devices)
         if len(devices) == 1:
             return devices[0]
         raise DeviceNotFoundError(
@@ -744,11 +743,15 @@ class Core:
         devices = ", ".join(self.available_devices)
         return f"available devices: {devices or 'none; install a plugin, such as engine-plugin-template'}"
 
-    def _survey(self) -> tuple[list[str], dict[str, EngineError]]:
-        """The usable devices, and why the other plugins are unusable."""
+    def _computing(self, devices: Iterable[str]) -> list[str]:
+        """Those of these devices that do not run on others."""
+        return [each for each in devices if DEVICE_PRIORITIES not in self._resolve(each)[1].declared]
+
+    def _survey(self, names: Iterable[str] | None = None) -> tuple[list[str], dict[str, EngineError]]:
+        """The usable devices of all plugins, or of these, and why the others are unusable."""
         available: list[str] = []
         unavailable: dict[str, EngineError] = {}
-        for name in self._registry.names:
+        for name in self._registry.names if names is None else names:
             try:
                 available += _device_strings(self._registry.get(name))
             except EngineError as e:
@@ -842,16 +845,22 @@ class Core:
         is_for_here = not complete.get(TARGET.name)
         return self._import(plugin, reader, {**exported, **complete.explicit}, context, is_for_here=is_for_here)
 
-    def _to_choose_from(self, devices: Iterable[str]) -> list[str]:
-        """Those of these devices that may be used although nobody has named them."""
-        return [device for device in devices if not self.get_property(device, ONLY_IF_NAMED.name)]
+    def _to_choose_from(self) -> list[str]:
+        """The usable devices that may be used although nobody has named them. The others are not looked for."""
+        return self._survey(name for name in self._registry.names if not self._must_be_named(name))[0]
+
+    def _must_be_named(self, name: str) -> bool:
+        try:
+            return bool(self._registry.get(name).get_metric(ONLY_IF_NAMED.name))
+        except EngineError:  # which the survey meets again
+            return False
 
     def _targets(self, plugin: Plugin, config: Config) -> list[tuple[Plugin, Config]]:
         """The devices that a device runs on, with their configurations; none if it computes itself."""
         if DEVICE_PRIORITIES not in plugin.declared:
             return []
         listed = config[DEVICE_PRIORITIES]
-        devices = listed.split(",") if listed else self._to_choose_from(self.available_devices)
+        devices = listed.split(",") if listed else self._to_choose_from()
         settled = [self._settled(device, None) for device in devices]
         return [(other, other.config.merged(stated)) for other, stated in settled]
 

@@ -87,7 +87,9 @@ class HostedPlugin(ABC):
                 return self._imports_networks()
             case "REMOTE_CONTEXT_SUPPORT":
                 return self._makes_contexts()
-        value = self.metric(name, self.resolve_device_id(device_id))
+        # Whether it must be named is a fact about the plugin, and is asked so that its devices need not be looked for.
+        is_of_device = name != "ONLY_IF_NAMED"
+        value = self.metric(name, self.resolve_device_id(device_id) if is_of_device else device_id)
         match name:
             case "FULL_DEVICE_NAME" if value is None:
                 return self.name

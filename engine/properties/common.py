@@ -49,7 +49,7 @@ ONLY_IF_NAMED = Property(
     False,
     METRIC,
     "Whether the device is used only where it is named, as in `AUTO:DEVICE,CPU`: a choice among all devices of the "
-    "machine leaves it out.",
+    "machine leaves it out, and does not ask the plugin for its devices.",
 )
 ANSWERS_UNDEFINED = Property(
     "ANSWERS_UNDEFINED",

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -326,9 +326,15 @@ def test_a_device_that_must_be_named_is_a_candidate_only_in_a_list(rig: Any, new
         def metric(self, metric: str, device_id: str) -> object:
             return True if metric == "ONLY_IF_NAMED" else super().metric(metric, device_id)
 
+        def device_ids(self) -> Sequence[str]:
+            looked_for.append(self.name)
+            return tuple(super().device_ids())
+
+    looked_for: list[str] = []
     rig.core.register_plugin("RUNTIME", Named)
     network = rig.core.compile_model(negation())
     assert network.wait_for_choice(LIMIT)
+    assert not looked_for, "which may load a runtime that nobody asked for"
     assert "as in AUTO:RUNTIME" in network.get_metric("CANDIDATES")["RUNTIME"]["why"]
     assert devices_of(rig.core.compile_model(negation(), "AUTO:RUNTIME")) == ("RUNTIME",)
 

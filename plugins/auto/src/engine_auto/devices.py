@@ -92,11 +92,11 @@ class DeviceList:
             raise LeftOut("it runs on other devices")
         if self.is_stated:
             return (self.device(name),)
+        if core.get_property(name, ONLY_IF_NAMED.name):  # asked first: looking for devices may load a whole runtime
+            raise LeftOut(f"it is used only if it is listed, as in {self.own_name}:{name}")
         ids = core.get_property(name, AVAILABLE_DEVICES.name)
         if not ids:
             raise LeftOut("it finds no device on this machine")
-        if core.get_property(name, ONLY_IF_NAMED.name):
-            raise LeftOut(f"it is used only if it is listed, as in {self.own_name}:{name}")
         return tuple(self.device(f"{name}.{each}" if len(ids) > 1 else name) for each in ids)
 
     def one_by_one(self) -> Iterator[Device]:
