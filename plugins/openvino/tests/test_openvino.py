@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from engine import Core, ops
-from engine.errors import Cancelled, DeviceNotFoundError, EngineWarning, InputError, UnsupportedError
+from engine.errors import Cancelled, DeviceError, DeviceNotFoundError, EngineWarning, InputError, UnsupportedError
 from engine.ir import Constant, Model, Node, Parameter, bf16, f32, f64, i4, i64
 
 openvino = pytest.importorskip("openvino")
@@ -45,6 +46,30 @@ def test_results_also_from_a_blob_and_below_devices_that_run_on_it(core: Core, d
     network.export_model(blob)
     blob.seek(0)
     np.testing.assert_allclose(core.import_model(blob)({"x": data})["y"], expected, rtol=1e-6)
+
+
+def test_after_a_fork_an_error_says_what_to_do(core: Core) -> None:
+    """Nothing waits forever for threads that the child does not have. The parent goes on."""
+    network, data = core.compile_model(product(4), "OPENVINO"), np.ones((4, 3), np.float32)
+    expected = network({"x": data})["y"]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        for attempt in (lambda: network({"x": data}), lambda: Core().compile_model(product(4), "OPENVINO")):
+            try:
+                attempt()
+            except DeviceError as e:
+                os.write(writer, f"{e}\n".encode())
+        os._exit(0)
+    os.close(writer)
+    assert os.waitpid(child, 0)[1] == 0
+    with os.fdopen(reader) as told:
+        lines = told.readlines()
+    assert [f"OPENVINO was used in process {os.getpid()} before this one was forked" in each for each in lines] == [
+        True
+    ] * 2
+    np.testing.assert_array_equal(network({"x": data})["y"], expected)
 
 
 def test_compiled_models_in_blobs_are_used_where_they_fit_and_are_trusted(

@@ -16,7 +16,7 @@ from engine.plugin_api import RequestOwner, SyncInferRequest
 from engine_openvino.packing import packed, unpacked
 from engine_openvino.profile import record
 from engine_openvino.refusals import fits
-from engine_openvino.runtime import Compiled, Runtime, reason
+from engine_openvino.runtime import Compiled, Runtime, reason, require_threads
 
 _POLL_MS = 100
 """How long a wait takes no notice of Ctrl-C."""
@@ -63,6 +63,7 @@ class OpenvinoInferRequest(SyncInferRequest):
 
     def start_pipeline(self) -> None:
         """Run OpenVINO's request on its threads, and wait for it; a cancellation stops it between two of its nodes."""
+        require_threads()
         begun = time.perf_counter_ns()
         with self.stopping(self._request.cancel):
             self._is_running = True

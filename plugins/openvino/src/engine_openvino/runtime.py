@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.errors import DeviceNotFoundError, EngineError, UnsupportedError
+from engine.errors import DeviceError, DeviceNotFoundError, EngineError, UnsupportedError
 from engine.ir import Model, Node, TensorType
 from engine.plugin_api import Config, ElementType, ValueType
 from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS, PERF_COUNT
@@ -43,6 +44,10 @@ class Compiled:
             if "layerType" not in source or source["layerType"].astype(str) == "Input":
                 return True
         return False
+
+
+_computes_in: list[int] = []
+"""The process in which OpenVINO first compiled or ran a model, whose threads it has; empty before that."""
 
 
 class Runtime:
@@ -118,6 +123,7 @@ class Runtime:
         inputs or outputs than the model."""
         from engine.lowering import hand_over
 
+        require_threads()
         try:
             with hand_over(model, as_file=as_file) as given:
                 network = self.core().compile_model(self._read(model, given), device, dict(settings))
@@ -178,6 +184,19 @@ def _agree(expected: TensorType, found: Any) -> bool:
     return len(lengths) == len(expected.shape) and all(
         length is None or dim.accepts(length) for dim, length in zip(expected.shape, lengths, strict=True)
     )
+
+
+def require_threads() -> None:
+    """Raise `DeviceError` in a process that was forked after OpenVINO had computed: it would wait forever there for
+    threads that exist only in the parent."""
+    if not _computes_in:
+        _computes_in.append(os.getpid())
+    if _computes_in[0] != os.getpid():
+        raise DeviceError(
+            f"OPENVINO was used in process {_computes_in[0]} before this one was forked from it, and its threads "
+            "do not exist here; start processes by multiprocessing's `spawn`, fork before a model is compiled for "
+            "OPENVINO, or use ISOLATED:OPENVINO"
+        )
 
 
 def device_name(device_id: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from engine.errors import BlobFormatError
 from engine.plugin_api import BlobReader, BlobWriter, Config
-from engine_openvino.runtime import Compiled, Runtime, reason
+from engine_openvino.runtime import Compiled, Runtime, reason, require_threads
 
 _ABOUT: Final = "openvino/about"
 _MODEL: Final = "openvino/model"
@@ -42,6 +42,7 @@ def restored(blob: BlobReader, runtime: Runtime, device: str, config: Config) ->
         _log.info("%s: the compiled model is for %s; the graph is compiled", blob.where, made_for)
         return None
     settings = runtime.settings(device, config)
+    require_threads()
     try:
         return Compiled(runtime.core().import_model(io.BytesIO(blob.section(_MODEL)), device, settings), inputs)
     except RuntimeError as e:  # it is for another instruction set, for example
