@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 
 from engine import properties
 from engine.errors import PluginContractError, PropertyError
-from engine.properties import CONFIG, METRIC, NUM_STREAMS, PERF_COUNT, Config, Property, PropertySet, describe
+from engine.properties import (
+    CONFIG,
+    DEVICE_CONFIGS,
+    METRIC,
+    NUM_STREAMS,
+    PERF_COUNT,
+    Config,
+    Property,
+    PropertySet,
+    describe,
+)
 
 FLAG = Property("FLAG", bool, False, CONFIG, "A flag.")
 COUNT = Property("COUNT", int, 1, CONFIG, "A count.", minimum=1, maximum=8)
@@ -110,6 +120,13 @@ def test_an_unknown_key_names_the_close_one_and_all_allowed():
         Config(ALL, {3: 1})  # type: ignore[dict-item]
     with pytest.raises(PropertyError, match="unknown config 'X'"):
         Config(ALL)["X"]
+
+
+def test_a_key_of_the_device_that_another_one_runs_on_is_told_its_place() -> None:
+    with pytest.raises(
+        PropertyError, match=r"unknown config 'MEMORY_BUDGET'.*; a key of a device .* DEVICE_PROPERTIES"
+    ):
+        PropertySet(DEVICE_CONFIGS).require("MEMORY_BUDGET", CONFIG)
 
 
 def test_the_key_that_has_all_words_of_an_unknown_one_is_the_close_one():

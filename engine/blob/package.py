@@ -86,6 +86,7 @@ def package_writer(variants: Mapping[str, BlobWriter], metadata: Mapping[str, An
         replace(
             manifest,
             requirements={PACKAGE: "1"},
+            preferences={},
             config={},
             metadata={**common, **(metadata or {}), _KEY: listed},
         )

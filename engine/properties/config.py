@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any, Final, overload
 
 from engine.errors import PluginContractError, PropertyError
 from engine.properties.declaration import CONFIG, METRIC, NO_LIMIT, Mutability, Property, T, shown
+
+_OF_DEVICES: Final = "DEVICE_PROPERTIES"
 
 
 class PropertySet:
@@ -63,7 +65,8 @@ class PropertySet:
         close = _similar(str(name).upper(), names)
         hint = f" did you mean {close}?" if close else ""
         kind = mutability.value if mutability else "property"
-        raise PropertyError(f"{prefix}unknown {kind} {name!r};{hint} allowed: {', '.join(names) or 'none'}")
+        rest = f"; a key of a device that it runs on is given in {_OF_DEVICES}" if _OF_DEVICES in names else ""
+        raise PropertyError(f"{prefix}unknown {kind} {name!r};{hint} allowed: {', '.join(names) or 'none'}{rest}")
 
     def __iter__(self) -> Iterator[Property[Any]]:
         return iter(self._by_name.values())

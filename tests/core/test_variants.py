@@ -119,6 +119,8 @@ def test_a_variant_for_a_lesser_machine_gives_advice() -> None:
     check = Core().check_blob(package("generic", "source"))
     assert (check.answer, check.variant) == (BlobAnswer.RECOMPILE, "generic")
     assert check.advice[0].startswith("variant 'generic': kernels: the blob was made for f32 generic")
+    assert check.manifest is not None
+    assert not check.manifest.preferences, "those of a variant are not the package's"
 
 
 def test_equal_sections_are_stored_once(three: bytes) -> None:
