@@ -219,6 +219,16 @@ def test_hetero_names_the_subgraph_whose_lengths_are_open(core: Core) -> None:
         network.memory_forecast({"x": [4, 96]})
 
 
+@pytest.mark.parametrize("shape", [[-1, 96], "ab", None, [1.5, 96], [True, 96], 96])
+def test_a_shape_that_is_none_is_the_callers_fault(core: Core, shape: Any) -> None:
+    network = core.compile_model(linear(), "CPU", UNCACHED)
+    for asked in (network.memory_forecast, network.prepare_shapes):
+        with pytest.raises(InputError, match="input `x`: expected a sequence of lengths, each an int of 0 or more"):
+            asked({"x": shape})
+    with pytest.raises(InputError, match="expected the length of the variables, an int of 0 or more; got -1"):
+        network.memory_forecast({"x": [1, 96]}, past=-1)
+
+
 def test_batch_has_both_of_its_networks(core: Core) -> None:
     forecast = core.compile_model(linear(), "BATCH:CPU(8)", UNCACHED).memory_forecast({"x": [1, 96]})
     assert set(forecast.parts) == {"full", "rest"}

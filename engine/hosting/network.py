@@ -7,7 +7,7 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Generic, Self, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Generic, Self, SupportsIndex, TypeAlias, cast, final
 
 from engine.blob import (
     BlobManifest,
@@ -573,11 +573,19 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         from engine.ir import PartialShape, TensorType  # which a network from a blob may not need
 
         self._require_this_machine()
+        if not _is_length(past):
+            raise InputError(f"{self.name}: expected the length of the variables, an int of 0 or more; got {past!r}")
         found, lengths = [], dict[object, int]()
         for port in self.inputs:
             if port.name not in shapes:
                 raise InputError(f"{self.name}: input `{port.name}` has no shape; got {', '.join(shapes) or 'none'}")
-            shape = tuple(shapes[port.name])
+            given: object = shapes[port.name]
+            shape = tuple(given) if isinstance(given, Iterable) else None
+            if shape is None or not all(map(_is_length, shape)):
+                raise InputError(
+                    f"{self.name}: input `{port.name}`: expected a sequence of lengths, each an int of 0 or more; got "
+                    f"{given!r:.80}"
+                )
             known = port.type.shape if isinstance(port.type, TensorType) else None
             if known is None or not known.compatible(PartialShape(shape)):
                 raise InputError(f"{self.name}: input `{port.name}` cannot have shape {list(shape)}; it is {port.type}")
@@ -726,6 +734,10 @@ def _fixed_by(manifest: BlobManifest) -> frozenset[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BlobFormatError("the manifest's metadata has an overridable of the wrong type")
     return frozenset(names)
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, SupportsIndex) and not isinstance(value, bool) and value.__index__() >= 0
 
 
 def _known_shape(port: Port) -> tuple[int, ...] | None:
