@@ -144,6 +144,21 @@ print([crash() for _ in range(3)], count() == before)
     assert run(script) == "[True, True, True] True\n"
 
 
+def test_a_process_that_is_used_again_has_the_environment_of_now() -> None:
+    told = run("""
+os.environ["ENGINE_MAX_ISA"] = "generic"
+one = core.compile_model(doubling(), "ISOLATED:CPU")
+print(one.get_property("INSTRUCTION_SET"))
+former = one.get_property("PROCESS_STATISTICS")["pid"]
+del one, os.environ["ENGINE_MAX_ISA"]
+gc.collect()
+two = core.compile_model(doubling(), "ISOLATED:CPU")
+print(two.get_property("PROCESS_STATISTICS")["pid"] == former)
+print(two.get_property("INSTRUCTION_SET") == core.compile_model(doubling(), "CPU").get_property("INSTRUCTION_SET"))
+""")
+    assert told.split() == ["generic", "True", "True"]
+
+
 def test_the_process_inherits_no_files() -> None:
     script = """
 fd = os.open("/dev/zero", os.O_RDONLY)

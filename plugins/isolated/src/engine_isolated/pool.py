@@ -9,7 +9,7 @@ from typing import Any, Final
 from engine.errors import DeviceError, PluginError
 from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
 from engine_isolated.memory import SharedMemory
-from engine_isolated.process import Additions, DeviceProcess, ProcessEnded
+from engine_isolated.process import Additions, DeviceProcess, ProcessEnded, surroundings
 
 _PING_SECONDS: Final = 10.0
 
@@ -34,7 +34,7 @@ class ProcessPool(Participant):
             process, known = spare
             if process.device == device and known == additions:
                 with suppress(ProcessEnded):  # by itself, since it was kept for long enough
-                    process.call("ping", _PING_SECONDS)
+                    process.call("ping", _PING_SECONDS, None, surroundings())
                     return process
             process.end()
         return DeviceProcess(device, additions)

@@ -385,6 +385,15 @@ def _started(fds: Sequence[int]) -> subprocess.Popen[bytes]:
     )
 
 
+def surroundings() -> dict[str, Any]:
+    """What a process that starts now inherits, for one that was started before."""
+    path = [*filter(None, sys.path)]
+    inherited: dict[str, Any] = {"environment": {**os.environ, "PYTHONPATH": os.pathsep.join(path)}, "path": path}
+    with suppress(OSError):  # it was removed
+        inherited["folder"] = os.getcwd()
+    return inherited
+
+
 def _is_open(fd: int) -> bool:
     try:
         os.fstat(fd)

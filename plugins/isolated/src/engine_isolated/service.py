@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -94,7 +95,7 @@ class Service:
             case "begin":
                 return self._add(given)
             case "ping":
-                return None
+                return _adopt(given)
             case "query" if shared is not None:
                 from engine_isolated.models import model_in
                 from engine_isolated.query import described as described_answer
@@ -198,6 +199,18 @@ def _exported(network: ExecutableNetwork, sent: list[int]) -> int:
         network.export_model(stream)
     seal(fd)
     return os.fstat(fd).st_size
+
+
+def _adopt(surroundings: Mapping[str, Any]) -> None:
+    """Be as if this process had started now; what drivers have read before stays, as it does in the application."""
+    environment = surroundings["environment"]
+    for name in [*os.environ]:
+        if name not in environment:
+            del os.environ[name]
+    os.environ.update(environment)
+    sys.path[:] = surroundings["path"]
+    with suppress(OSError):
+        os.chdir(surroundings.get("folder", "."))
 
 
 def _plain(value: Any) -> Any:
