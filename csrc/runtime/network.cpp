@@ -182,6 +182,8 @@ void Network::check_host(const Blob& blob) const {
       if (!holds(required, kPackedWeightFormats)) {
         refuse("its weights are not packed in version " + std::string(kPackedWeightFormats) + ": export it again");
       }
+    } else if (name == "variants") {
+      refuse("it is a package of variants for several machines: import one with engine-sdk, and export it");
     } else if (name != "isa") {  // that is compared with the one of `compilation`
       refuse("it requires " + quoted(name) + ", which this runtime does not have");
     }

@@ -289,6 +289,7 @@ void check_forged() {
       {ENGINE_RUNTIME_INCOMPATIBLE, "by the plugin ACME", [](Parts& p) { p.plugin = "ACME"; }},
       {ENGINE_RUNTIME_INCOMPATIBLE, "compiled by engine 0.0.1", [](Parts& p) { p.version = "0.0.1"; }},
       {ENGINE_RUNTIME_INCOMPATIBLE, "it is not for", [](Parts& p) { p.requirements = R"({"architecture":"vax"})"; }},
+      {ENGINE_RUNTIME_INCOMPATIBLE, "a package of variants", [](Parts& p) { p.requirements = R"({"variants":"1"})"; }},
       {ENGINE_RUNTIME_INCOMPATIBLE, "requires `extensions`",
        [](Parts& p) { p.requirements = R"({"extensions":"e"})"; }},
       {ENGINE_RUNTIME_INCOMPATIBLE, "not packed in", [](Parts& p) { p.requirements = R"({"packed weights":["0"]})"; }},

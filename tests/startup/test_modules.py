@@ -132,8 +132,13 @@ def test_help(folder: Path) -> None:
 
 
 def test_the_list_of_devices(folder: Path) -> None:
-    """Each plugin is imported, and nothing that compiles for it; OpenCL's needs what its drivers need."""
-    check(imported(folder, run_of("devices")), 330, COMPILER)
+    """Each plugin is imported, and nothing that compiles for it; OpenCL's needs what its drivers need.
+
+    Runtimes that are installed say what devices they have: their own modules do not count.
+    """
+    found = imported(folder, run_of("devices"))
+    runtimes = ("openvino", "onnxruntime")
+    check({name: by for name, by in found.items() if not name.startswith(runtimes)}, 340, COMPILER)
 
 
 def test_a_run_of_a_blob(folder: Path) -> None:
