@@ -185,7 +185,7 @@ def test_it_has_no_module_that_compiles() -> None:
     components = {path.split("/")[1].removesuffix(".py") for path in modules if path.startswith("engine/")}
     assert components & runtime_wheel.COMPILING == set()
     assert not any(b"\nimport onnx" in data or b"\nfrom google" in data for data in modules.values())
-    assert sum(map(len, modules.values())) < 1_150_000  # all of it has 5 MB
+    assert sum(map(len, modules.values())) < 1_250_000  # all of it has 5 MB
     assert {"engine/core/core.py", "engine_cpu/stored_program.py", "engine/py.typed"} <= set(files)
 
 

@@ -157,6 +157,7 @@ RUN = {
     "docs/debugging.md": Document(10),
     "docs/low-precision.md": Document(4, 2, prepare=calibrated),
     "docs/memory.md": Document(4, prepare=open_batch),
+    "docs/cpu.md": Document(1, prepare=small_model),
     "docs/models.md": Document(2, 1, prepare=model_and_weights),
     "docs/published-models.md": Document(0, 1),
     "docs/exporters.md": Document(0, 1),

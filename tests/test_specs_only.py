@@ -10,6 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 OTHERS = frozenset({"candidate", "program", "self", "g", "geometry"})
 """Names of what has `attributes` and is not a node: kernels' candidates and geometries."""
+RUNTIMES = ("onnxruntime", "openvino")
+"""Plugins that say what a runtime does with an attribute that a file states, such as to ignore it."""
 
 
 def reads(source: str) -> list[int]:
@@ -38,6 +40,7 @@ def _name(owner: ast.expr) -> str:
 
 def test_plugins_read_specs_not_attributes() -> None:
     files = sorted(ROOT.glob("plugins/*/src/**/*.py"))
+    files = [each for each in files if each.relative_to(ROOT / "plugins").parts[0] not in RUNTIMES]
     assert len(files) > 100
     found = [f"{file.relative_to(ROOT)}:{line}" for file in files for line in reads(file.read_text("utf-8"))]
     assert not found, f"read the node's spec instead of its attributes by name: {', '.join(found)}"

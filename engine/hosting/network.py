@@ -406,8 +406,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     def _require_this_machine(self) -> None:
         """Raise `TargetError` if the network was compiled for a machine that this one is not."""
         target = self.config.get(TARGET.name)
-        requirements = self.requirements()
-        if not target or not requirements:
+        if not target or not (requirements := self.requirements()):
             return
         with plugin_errors(self.plugin.name, "host_features"):
             features = self.plugin.host_features(self.plugin.resolve_device_id(self.config[DEVICE_ID]))

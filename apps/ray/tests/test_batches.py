@@ -346,7 +346,7 @@ def test_parts_that_do_not_fit_a_node_are_found_without_reading_weights(
         manifest, sections = reader.manifest, {name: bytes(reader.section(name)) for name in reader.section_names}
     (part,) = (name for name, data in sections.items() if is_blob(data))
     with BlobReader(sections[part]) as inner:
-        of_another_cpu = BlobWriter(replace(inner.manifest, requirements={"isa": "avx4096"}))
+        of_another_cpu = BlobWriter(replace(inner.manifest, requirements={"machine": "avx4096"}))
         for name in inner.section_names:
             of_another_cpu.add_section(name, inner.section(name))
     stream = io.BytesIO()
@@ -360,7 +360,7 @@ def test_parts_that_do_not_fit_a_node_are_found_without_reading_weights(
         patch.setattr(BlobReader, "section", lambda *given: pytest.fail("a section was read"))
         error, why_compiled = another.check()
     assert isinstance(error, BlobIncompatibleError)
-    assert f"{part}: requirement 'isa': the blob needs avx4096" in str(error)
+    assert f"{part}: requirement 'machine': the blob needs avx4096" in str(error)
     assert why_compiled == ""
     assert made.check() == (None, "")
 

@@ -22,11 +22,11 @@ CPU = 'device = "CPU"\n'
 
 
 def foreign_blob() -> bytes:
-    """A blob that needs an instruction set that no machine has."""
+    """A blob that needs what no machine has."""
     stream = io.BytesIO()
     Core().compile_model(dense(), "CPU").export_model(stream)
     reader = BlobReader(stream.getvalue())
-    writer = BlobWriter(replace(reader.manifest, requirements={**reader.manifest.requirements, "isa": ["avx4096"]}))
+    writer = BlobWriter(replace(reader.manifest, requirements={**reader.manifest.requirements, "machine": ["avx4096"]}))
     for name in reader.section_names:
         writer.add_section(name, reader.section(name))
     made = io.BytesIO()

@@ -163,7 +163,7 @@ def other_values(network: ExecutableNetwork, folder: Path) -> Iterator[tuple[Pro
         current = network.get_config(declared.name)
         if declared.name == "CACHE_DIR":
             yield declared, str(folder / "cache")
-        elif declared.name == "MAX_TENSOR_BYTES":
+        elif declared.name == "MAX_TENSOR_BYTES" or declared.is_bytes:
             yield declared, 1 << 30  # with the smallest value, every model would be refused
         elif declared.type is bool:
             yield declared, not current
@@ -175,7 +175,8 @@ def other_values(network: ExecutableNetwork, folder: Path) -> Iterator[tuple[Pro
 
 
 def _wrong_values(declared: Property[Any]) -> Iterator[object]:
-    yield from _WRONG_TYPES[declared.type]
+    # A number of bytes may be given as text.
+    yield from (each for each in _WRONG_TYPES[declared.type] if not (declared.is_bytes and isinstance(each, str)))
     if declared.minimum is not None:
         yield declared.type(declared.minimum) - 1
     if declared.maximum is not None:

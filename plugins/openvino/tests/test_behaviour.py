@@ -19,6 +19,8 @@ OTHERWISE = frozenset({
 })  # fmt: skip
 
 
+# On some CPUs, f16 is computed in bf16.
+@pytest.mark.filterwarnings("ignore:.*INFERENCE_PRECISION_HINT is f16, and is ignored")
 class TestOpenvino(BehaviourSuite):
     device = "OPENVINO"
 
