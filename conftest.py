@@ -75,10 +75,9 @@ CASES = {
 def _use_installed_runtime() -> None:
     """Offer Intel's runtime, which knows every x86 CPU; PoCL's package knows those that its compiler is older than."""
     folder = Path(sys.prefix) / "lib"
-    if "OCL_ICD_VENDORS" in os.environ or not all((folder / name).exists() for name in (*_INTEL, "libtbb.so.12")):
+    if "OCL_ICD_VENDORS" in os.environ or not all((folder / name).exists() for name in _INTEL):
         return
-    # Its threads, which OpenVINO also brings, under the same name and older: the first one in a process serves both.
-    for name in (*_INTEL[:-1], "libtbb.so.12"):
+    for name in _INTEL[:-1]:
         ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
     vendors = Path(tempfile.mkdtemp(prefix="engine-opencl-"))
     (vendors / "intel.icd").write_text(str(folder / _INTEL[-1]) + "\n", encoding="utf-8")
