@@ -278,8 +278,7 @@ EXECUTOR_PROPERTIES = PropertySet(NUM_STREAMS, INFERENCE_NUM_THREADS, EXCLUSIVE_
 LIMIT_PROPERTIES = PropertySet(MAX_FOLDED_BYTES, MAX_FOLDED_WORK, MAX_TENSOR_BYTES)
 """The config keys that limit what a model may take of the machine."""
 
-CONFIG_PROPERTIES = PropertySet(
-    DEVICE_ID,
+FORWARDED_PROPERTIES = PropertySet(
     PERF_COUNT,
     PERFORMANCE_HINT,
     *EXECUTOR_PROPERTIES,
@@ -288,6 +287,9 @@ CONFIG_PROPERTIES = PropertySet(
     ENABLE_MMAP,
     *LIMIT_PROPERTIES,
 )
+"""The config keys that a device which runs whole networks on others passes on to them."""
+
+CONFIG_PROPERTIES = PropertySet(DEVICE_ID, *FORWARDED_PROPERTIES)
 """The config keys that every device takes."""
 
 DEVICE_PROPERTIES = PropertySet(

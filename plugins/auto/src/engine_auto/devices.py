@@ -7,31 +7,18 @@ from typing import Any, Final
 
 from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, EngineError, PropertyError
 from engine.properties import (
-    ALLOW_SHARED_CACHE,
     AVAILABLE_DEVICES,
-    CACHE_DIR,
     DEVICE_CONFIGS,
     DEVICE_PRIORITIES,
-    ENABLE_MMAP,
-    EXCLUSIVE_ASYNC_REQUESTS,
+    FORWARDED_PROPERTIES,
     FULL_DEVICE_NAME,
-    INFERENCE_NUM_THREADS,
     IS_REFERENCE,
-    LIMIT_PROPERTIES,
-    NUM_STREAMS,
     ONLY_IF_NAMED,
-    PERF_COUNT,
-    PERFORMANCE_HINT,
     SUPPORTED_CONFIG_KEYS,
     SUPPORTED_METRICS,
 )
 from engine.startup import dataclass
 
-PASSED_ON: Final = (
-    PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, EXCLUSIVE_ASYNC_REQUESTS, CACHE_DIR,
-    ALLOW_SHARED_CACHE, ENABLE_MMAP, *LIMIT_PROPERTIES,
-)  # fmt: skip
-"""Config keys of AUTO that are passed on to its devices."""
 _DRIVER: Final = "DRIVER_VERSION"
 
 
@@ -131,7 +118,7 @@ class DeviceList:
                 f"{DEVICE_CONFIGS.name}: expected a mapping of config keys to values for {name}, got {own!r:.80}"
             )
         keys = core.get_property(name, SUPPORTED_CONFIG_KEYS.name)
-        passed = {p.name: config[p] for p in PASSED_ON if p.name in config.explicit and p.name in keys}
+        passed = {p.name: config[p] for p in FORWARDED_PROPERTIES if p.name in config.explicit and p.name in keys}
         identity = [name, str(core.get_property(name, FULL_DEVICE_NAME.name))]
         if _DRIVER in core.get_property(name, SUPPORTED_METRICS.name):
             identity.append(str(core.get_property(name, _DRIVER)))

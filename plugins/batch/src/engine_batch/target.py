@@ -8,17 +8,9 @@ from typing import Any, Final
 
 from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PropertyError, TargetError
 from engine.properties import (
-    ALLOW_SHARED_CACHE,
-    CACHE_DIR,
     DEVICE_CONFIGS,
     DEVICE_PRIORITIES,
-    ENABLE_MMAP,
-    EXCLUSIVE_ASYNC_REQUESTS,
-    INFERENCE_NUM_THREADS,
-    LIMIT_PROPERTIES,
-    NUM_STREAMS,
-    PERF_COUNT,
-    PERFORMANCE_HINT,
+    FORWARDED_PROPERTIES,
     SUPPORTED_CONFIG_KEYS,
     SUPPORTED_METRICS,
     TARGET,
@@ -26,10 +18,7 @@ from engine.properties import (
 from engine.startup import dataclass
 from engine_batch.properties import BATCH_SIZE, BATCH_TIMEOUT
 
-PASSED_ON: Final = (
-    PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, EXCLUSIVE_ASYNC_REQUESTS, CACHE_DIR,
-    ALLOW_SHARED_CACHE, ENABLE_MMAP, TARGET, *LIMIT_PROPERTIES,
-)  # fmt: skip
+PASSED_ON: Final = (*FORWARDED_PROPERTIES, TARGET)
 """Config keys of BATCH that are passed on to its device."""
 DEFAULT_SIZE: Final = 8
 _METRIC: Final = "OPTIMAL_BATCH_SIZE"

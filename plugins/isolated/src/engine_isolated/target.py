@@ -4,32 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PluginError, PropertyError, UnsupportedError
-from engine.properties import (
-    ALLOW_SHARED_CACHE,
-    CACHE_DIR,
-    DEVICE_CONFIGS,
-    DEVICE_PRIORITIES,
-    ENABLE_MMAP,
-    EXCLUSIVE_ASYNC_REQUESTS,
-    INFERENCE_NUM_THREADS,
-    LIMIT_PROPERTIES,
-    NUM_STREAMS,
-    PERF_COUNT,
-    PERFORMANCE_HINT,
-)
+from engine.properties import DEVICE_CONFIGS, DEVICE_PRIORITIES, FORWARDED_PROPERTIES
 from engine.startup import dataclass
 from engine_isolated.process import Additions
 from engine_isolated.properties import CALL_TIMEOUT, HANG_TIMEOUT, MAX_CRASHES, MAX_PROCESS_BYTES
 from engine_isolated.supervisor import Bounds
-
-PASSED_ON: Final = (
-    PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, EXCLUSIVE_ASYNC_REQUESTS, CACHE_DIR,
-    ALLOW_SHARED_CACHE, ENABLE_MMAP, *LIMIT_PROPERTIES,
-)  # fmt: skip
-"""Config keys of ISOLATED that are passed on to its device."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +67,7 @@ class Target:
             config[MAX_CRASHES.name],
             config[MAX_PROCESS_BYTES.name],
         )
-        passed = {p.name: config[p] for p in PASSED_ON if p.name in config.explicit}
+        passed = {p.name: config[p] for p in FORWARDED_PROPERTIES if p.name in config.explicit}
         plugins = _importable(own_name, name, core.registered_plugins)
         return cls(device, _json(passed), _json(own), plugins, core.registered_extensions, bounds)
 
