@@ -24,8 +24,8 @@ from engine.testing.networks import SeededNetwork, floating_point_operations, ro
 OURS, OURS_IN_F32 = "engine", "engine in f32"
 """This engine, and with a form, this engine on the f32 model beside it."""
 
-# The share of the output's standard deviation that a deep network may lose with 8 bits, of bfloat16 or of integers.
-_REDUCED_TOLERANCE = 0.1
+REDUCED_TOLERANCE = 0.1
+"""The share of the output's standard deviation that a deep network may lose with 8 bits, of bfloat16 or of integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class EngineResult:
     configuration: Mapping[str, Any] = field(default_factory=dict)
     milliseconds: float | None = None
     """The median of the medians of the blocks."""
+    rounds: list[float] = field(default_factory=list)
+    """The median of each block, in milliseconds."""
     fastest_milliseconds: float | None = None
     rate: float | None = None
     """Inferences per second, with streams."""
@@ -93,24 +95,24 @@ def measure_model(name: str, network: SeededNetwork, procedure: Procedure) -> Mo
     """Measure one model; an engine that cannot run it is skipped, and its result says why."""
     streams, precision = procedure.setup.streams, procedure.setup.precision
     is_exact = precision == "f32" and not procedure.form
-    tolerance = rounding_tolerance(network.model) if is_exact else _REDUCED_TOLERANCE
+    tolerance = rounding_tolerance(network.model) if is_exact else REDUCED_TOLERANCE
     operations = floating_point_operations(network.model)
     engines = [*procedure.engines, *([OURS_IN_F32] if procedure.form and OURS in procedure.engines else [])]
     results = {engine: EngineResult() for engine in engines}
     found = ModelResult(name, operations, tolerance, results)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        files = _Files(Path(folder), network, procedure.form)
+        files = ModelFiles(Path(folder), network, procedure.form)
         workers = {engine: stack.enter_context(_worker(engine, procedure)) for engine in engines}
         for engine in engines:
-            with _problems_of(results[engine], workers, engine):
-                _load(workers[engine], results[engine], files.model(engine), files.inputs)
-        _check_answers(workers, results, files, "f32" if is_exact else "bf16", tolerance)
+            with problems_of(results[engine], workers, engine):
+                load_model(workers[engine], results[engine], workers[engine].start(), files.model(engine), files.inputs)
+        check_answers(workers, results, files, "f32" if is_exact else "bf16", tolerance)
         if streams:
             _measure_rates(workers, results, procedure)
         else:
-            _measure_latencies(workers, results, procedure)
+            measure_latencies(workers, results, procedure, procedure.rounds, procedure.block_seconds)
         for engine, worker in list(workers.items()):
-            with _problems_of(results[engine], workers, engine):
+            with problems_of(results[engine], workers, engine):
                 results[engine].peak_megabytes = worker.call("memory").get("peak")
                 if procedure.is_sweep:
                     results[engine].kinds = worker.call("kinds", path=files.model(engine))["kinds"]
@@ -125,7 +127,7 @@ def measure_model(name: str, network: SeededNetwork, procedure: Procedure) -> Mo
     return found
 
 
-class _Files:
+class ModelFiles:
     """The files of one model in one folder: the model, its inputs, and the engines' outputs."""
 
     def __init__(self, folder: Path, network: SeededNetwork, form: str) -> None:
@@ -149,7 +151,7 @@ class _Files:
 
 
 @contextlib.contextmanager
-def _problems_of(result: EngineResult, workers: dict[str, Worker], engine: str) -> Any:
+def problems_of(result: EngineResult, workers: dict[str, Worker], engine: str) -> Any:
     """Exclude an engine that fails from the comparison, with its error."""
     try:
         yield
@@ -162,21 +164,21 @@ def _worker(engine: str, procedure: Procedure) -> Worker:
     return Worker(OURS if engine == OURS_IN_F32 else engine, procedure.setup)
 
 
-def _load(worker: Worker, result: EngineResult, model: str, inputs: str) -> None:
-    started = worker.start()
+def load_model(worker: Worker, result: EngineResult, started: Mapping[str, Any], model: str, inputs: str) -> None:
+    """Load a model in a worker; `started` is its answer to `start`."""
     result.version, result.configuration = started["version"], started["configuration"]
     result.model_megabytes = started.get("peak")
     result.load_seconds = worker.call("load", path=model)["seconds"]
     result.first_seconds = worker.call("bind", inputs=inputs)["seconds"]
 
 
-def _check_answers(
-    workers: dict[str, Worker], results: Mapping[str, EngineResult], files: _Files, precision: str, tolerance: float
+def check_answers(
+    workers: dict[str, Worker], results: Mapping[str, EngineResult], files: ModelFiles, precision: str, tolerance: float
 ) -> None:
     """Compare all results with the first peer's, or this engine's if no peer has results."""
     answers: dict[str, list[np.ndarray]] = {}
     for engine, worker in list(workers.items()):
-        with _problems_of(results[engine], workers, engine):
+        with problems_of(results[engine], workers, engine):
             worker.call("answer", path=files.answer(engine))
             with np.load(files.answer(engine)) as arrays:
                 answers[engine] = [arrays[key] for key in sorted(arrays)]
@@ -201,20 +203,23 @@ def deviation(answer: np.ndarray, expected: np.ndarray, precision: str) -> float
     return float(np.abs(difference).max() / np.abs(expected).max())
 
 
-def _measure_latencies(workers: dict[str, Worker], results: Mapping[str, EngineResult], procedure: Procedure) -> None:
+def measure_latencies(
+    workers: dict[str, Worker], results: Mapping[str, EngineResult], procedure: Procedure, rounds: int, seconds: float
+) -> None:
     """Run blocks of inferences of each engine in turn, each after a rest, with another order in every round."""
     medians: dict[str, list[float]] = {engine: [] for engine in workers}
     fastest: dict[str, float] = {}
-    for turn in range(procedure.rounds):
+    for turn in range(rounds):
         for engine in _rotated(list(workers), turn):
-            with _problems_of(results[engine], workers, engine):
+            with problems_of(results[engine], workers, engine):
                 time.sleep(procedure.rest_seconds)
-                block = {"seconds": procedure.block_seconds, "warm_up": 2, "clock": procedure.clock}
+                block = {"seconds": seconds, "warm_up": 2, "clock": procedure.clock}
                 times = workers[engine].call("latency", **block)["seconds"]
                 medians[engine].append(statistics.median(times))
                 fastest[engine] = min(fastest.get(engine, math.inf), *times)
     for engine in workers:
-        results[engine].milliseconds = statistics.median(medians[engine]) * 1e3
+        results[engine].rounds = [median * 1e3 for median in medians[engine]]
+        results[engine].milliseconds = statistics.median(results[engine].rounds)
         results[engine].fastest_milliseconds = fastest[engine] * 1e3
 
 
@@ -222,7 +227,7 @@ def _measure_rates(workers: dict[str, Worker], results: Mapping[str, EngineResul
     rates: dict[str, list[float]] = {engine: [] for engine in workers}
     for turn in range(procedure.rounds):
         for engine in _rotated(list(workers), turn):
-            with _problems_of(results[engine], workers, engine):
+            with problems_of(results[engine], workers, engine):
                 time.sleep(procedure.rest_seconds)
                 rates[engine].append(workers[engine].call("throughput", seconds=2 * procedure.block_seconds)["rate"])
     for engine in workers:
@@ -234,21 +239,21 @@ def _rotated(engines: list[str], turn: int) -> list[str]:
     return engines[first:] + engines[:first]
 
 
-def _export(engine: str, worker: Worker, files: _Files) -> None:
+def _export(engine: str, worker: Worker, files: ModelFiles) -> None:
     """Save the compiled network of an engine that supports this."""
     with contextlib.suppress(WorkerError):
         worker.call("export", path=str(files.compiled(engine)))
 
 
 def _measure_loads(
-    workers: dict[str, Worker], results: Mapping[str, EngineResult], files: _Files, procedure: Procedure
+    workers: dict[str, Worker], results: Mapping[str, EngineResult], files: ModelFiles, procedure: Procedure
 ) -> None:
     """Load and import, each time in a fresh process, until there are `loads` figures of each."""
     loads: dict[str, list[float]] = {engine: [] for engine in workers}
     imports: dict[str, list[float]] = {engine: [] for engine in workers}
     for _ in range(procedure.loads):
         for engine in list(workers):
-            with _problems_of(results[engine], workers, engine):
+            with problems_of(results[engine], workers, engine):
                 loads[engine].append(_fresh(engine, procedure, "load", files.model(engine)))
                 if files.compiled(engine).exists():
                     imports[engine].append(_fresh(engine, procedure, "import_network", str(files.compiled(engine))))

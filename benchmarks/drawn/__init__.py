@@ -1,0 +1,1 @@
+"""Seeded blocks of networks as exporters write them, for `blocks.py`."""
