@@ -7,13 +7,15 @@
     python benchmarks/blocks.py --only 17,203                       # these blocks of the seed alone
     python benchmarks/blocks.py --only 17 --save FOLDER             # NAME.onnx, NAME.npz for compare.py --sweep FOLDER
     python benchmarks/blocks.py --classes                           # how many blocks each class of steps has
+    python benchmarks/blocks.py --baseline                          # fails if a class is below its record
 
 The blocks are those that exporters write, of usual widths (16 to 2048), sizes (7 to 512) and batches (1 to 32), bounded
 by their operations and bytes. Each class of steps has as many of them as another. Each engine has one process, blocks
 of inferences alternate, and all engines must agree on the outputs first. Blocks that seem to lose are loaded and
 measured again, for longer. The last tables list the classes with blocks that are slower than the faster peer, and these
 blocks, with the share of the machine's limit: the time that the operations take at the peak, or the bytes of inputs,
-weights and outputs at the read bandwidth of as many bytes, whichever is longer, divided by the time measured.
+weights and outputs at the read bandwidth of as many bytes, whichever is longer, divided by the time measured. The exit
+status is 1 if an engine's outputs are wrong, or if the ratio of a class is below the record beyond noise.
 """
 
 from __future__ import annotations
@@ -35,10 +37,11 @@ from comparison.forms import FORMS
 from comparison.measure import Procedure
 from comparison.peak import Peak
 from comparison.read import ReadCurve
+from comparison.record import add_record_options, check_record_options, compared_with_record, kind_of_run
 from comparison.report import problems, write_json
 from comparison.session import Session
 from drawn.block import Block, draw_block, kind_of
-from drawn.report import Measured, class_table, loser_table, summary
+from drawn.report import Measured, class_table, entries_of, loser_table, summary
 from drawn.tolerance import block_tolerance
 
 _UNCERTAIN = 1.05
@@ -60,7 +63,7 @@ def main() -> int:
     begin = time.perf_counter()
     with Peak(options.threads) as peak, Session(procedure) as session:
         peak.measure()
-        found = list(measured(options.only, options, session, peak))
+        found = first = list(measured(options.only, options, session, peak))
         again = [each.block.index for each in found if each.ratio is not None and each.ratio < _UNCERTAIN]
         if options.second_rounds:
             print(f"\n{len(again)} of {len(found)} blocks are measured again", flush=True)
@@ -72,6 +75,14 @@ def main() -> int:
     for each in found:
         each.set_limit(limit, curve.gigabytes)
     print(f"\n{summary(found)}\n\n{class_table(found)}\n\n{loser_table(found)}\n")
+    is_lost = False
+    if options.baseline:  # what the second pass measured is what seemed to lose, so it would raise the means
+        run = kind_of_run(options.form or options.precision, zoo="blocks", threads=options.threads, clock=options.clock)
+        table, is_lost = compared_with_record(
+            entries_of(first, f"{options.count} of seed {options.seed}"), options.baseline, run,
+            record=options.record, accept_losses=options.accept_losses,
+        )  # fmt: skip
+        print(f"{table}\n")
     results = [each.result for each in found]
     for problem in problems(results):
         print(problem)
@@ -83,7 +94,7 @@ def main() -> int:
             "blocks": [each.as_json() for each in found],
         }
         write_json(options.json, about, results)
-    return 1 if any(e.agrees is False for result in results for e in result.engines.values()) else 0
+    return 1 if is_lost or any(e.agrees is False for result in results for e in result.engines.values()) else 0
 
 
 def measured(
@@ -130,8 +141,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--second-rounds", type=int, default=9, help="where the engine seemed to lose; 0: none")
     parser.add_argument("--block-seconds", type=float, default=0.05)
     parser.add_argument("--rest", type=float, default=0.02, help="seconds before each block of inferences")
+    add_record_options(parser)
     parser.add_argument("--json", type=Path, help="write every figure to this file")
     options = parser.parse_args()
+    check_record_options(parser, options, ("only", "engines"))
     if options.engines is None:
         options.engines = [name for name in ENGINES if options.precision == "f32" or name != "onnxruntime"]
     if unknown := [name for name in options.engines if name not in ENGINES]:

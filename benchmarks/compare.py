@@ -6,10 +6,13 @@
     python benchmarks/compare.py --streams 2 --models resnet50,mobilenet_v2
     python benchmarks/compare.py --small --rounds 1              # a quick check that takes seconds
     python benchmarks/compare.py --sweep FOLDER                  # the networks that architectures.py exported there
-    python benchmarks/compare.py --baseline                      # beside the ratios recorded for this CPU model
+    python benchmarks/compare.py --baseline                      # fails if a ratio is below the one in record.json
+    python benchmarks/compare.py --record                        # keeps higher ratios; --accept-losses lower ones, too
+    python benchmarks/compare.py --baseline --sweep FOLDER --zoo published
 
 Each engine has a process, which sleeps while another runs; blocks of inferences alternate, with a rest before each, and
 medians are reported. All engines must agree on the outputs first. `docs/performance.md` explains the tables.
+The exit status is 1 if outputs are wrong, or if a ratio to the faster peer is below the record beyond noise.
 """
 
 from __future__ import annotations
@@ -29,11 +32,14 @@ from comparison.engines import CLOCKS, ENGINES, Setup
 from comparison.forms import FORMS
 from comparison.measure import ModelResult, Procedure, measure_model
 from comparison.peak import Peak
-from comparison.report import baseline_table, cost_table, losers_table, problems, speed_table, write_json
+from comparison.record import add_record_options, check_record_options, compared_with_record, entry_of, kind_of_run
+from comparison.report import cost_table, losers_table, problems, speed_table, write_json
 
+from engine.cli.benchmark.statistics import MIN_BLOCKS
 from engine.testing.networks import NETWORKS, SeededNetwork, seeded_network
 
-BASELINE = Path(__file__).with_name("baseline.json")
+ZOOS = ("architectures", "exports", "published")
+"""What makes networks for --sweep: architectures.py, exports.py and published.py."""
 MODELS = (
     "resnet50", "mobilenet_v2", "efficientnet_b0", "efficientnet_lite0", "unet", "squeezenet", "densenet121", "vgg19",
     "bert_base", "gpt2_blocks", "vit_b16", "convnext_t", "lstm", "mlp",
@@ -62,8 +68,14 @@ def main() -> int:
         print(f"{losers_table(results)}\n")
     elif not options.streams:
         print(f"{cost_table(results)}\n")
+    is_lost = False
     if options.baseline:
-        print(f"{baseline_table(results, options.baseline, cpu_model(), kind, record=options.record)}\n")
+        run = kind_of_run(kind, zoo=options.zoo or "", threads=options.threads, clock=options.clock)
+        table, is_lost = compared_with_record(
+            {result.name: entry_of(result) for result in results}, options.baseline, run,
+            record=options.record, accept_losses=options.accept_losses,
+        )  # fmt: skip
+        print(f"{table}\n")
     for problem in problems(results):
         print(problem)
     if options.json:
@@ -74,13 +86,14 @@ def main() -> int:
         }
         write_json(options.json, about, results)
     wrong = [result.name for result in results for e in result.engines.values() if e.agrees is False]
-    return 1 if wrong else 0
+    return 1 if wrong or is_lost else 0
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=names, default=None, help="separated by commas")
     parser.add_argument("--sweep", type=Path, metavar="FOLDER", help="NAME.onnx with NAME.npz; the slowest ones first")
+    parser.add_argument("--zoo", choices=ZOOS, help="the networks of --sweep, for the record")
     parser.add_argument(
         "--engines", type=listed(ENGINES), default=None, help=f"any of {', '.join(ENGINES)}, separated by commas"
     )
@@ -90,7 +103,7 @@ def parsed() -> argparse.Namespace:
         "--form", choices=FORMS, default="", help="quantize or convert the models first; the f32 models also run"
     )
     parser.add_argument("--streams", type=int, default=0, help="measure throughput with this many inferences in flight")
-    parser.add_argument("--rounds", type=int, default=5, help="blocks of each engine")
+    parser.add_argument("--rounds", type=int, help="blocks of each engine; by default 5, 6 with --baseline")
     parser.add_argument("--block-seconds", type=float, default=0.4)
     parser.add_argument("--rest", type=float, default=0.3, help="seconds before each block")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for a busy machine, with one thread")
@@ -98,20 +111,14 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--device", default="CPU", help="the device of this engine")
     parser.add_argument("--effort", default="quick", help="COMPILE_EFFORT of this engine")
     parser.add_argument("--small", action="store_true", help="the small version of each model")
-    parser.add_argument(
-        "--baseline", type=Path, nargs="?", const=BASELINE, metavar="FILE",
-        help="print the ratios beside those that were recorded for this CPU model (default: benchmarks/baseline.json)",
-    )  # fmt: skip
-    parser.add_argument("--record", action="store_true", help="with --baseline: record the ratios of this run")
+    add_record_options(parser)
     parser.add_argument("--json", type=Path, help="write every figure to this file")
     options = parser.parse_args()
-    if options.record:
-        usual = parser.parse_args([])
-        for name in ("engines", "threads", "streams", "device", "effort", "small", "sweep"):
-            if getattr(options, name) != getattr(usual, name):
-                parser.error(f"--record: expected no --{name}; recorded ratios have to be comparable")
-        if not options.baseline:
-            parser.error("--record: expected --baseline, too")
+    check_record_options(parser, options, ("engines", "streams", "device", "effort", "small"))
+    if options.baseline and (options.zoo is None) != (options.sweep is None):
+        parser.error("--baseline: expected --sweep and --zoo, or neither")
+    if options.rounds is None:
+        options.rounds = MIN_BLOCKS if options.baseline else 5
     if options.engines is None:
         options.engines = [name for name in ENGINES if options.precision == "f32" or name != "onnxruntime"]
     known = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,17 @@ def ratio_to_peers(result: ModelResult, figure: Callable[[EngineResult], float |
         if name not in (OURS, OURS_IN_F32) and (value := figure(r)) is not None
     ]
     return min(peers) / ours if ours and peers else None
+
+
+def ratios_of_rounds(result: ModelResult) -> list[float]:
+    """The ratio to the faster peer in each round; empty without a right result of this engine and of a peer."""
+    measured = {name: each for name, each in result.engines.items() if each.rounds and each.agrees is not False}
+    ours = measured.pop(OURS, None)
+    measured.pop(OURS_IN_F32, None)
+    if ours is None or not measured:
+        return []
+    peer = min(measured.values(), key=lambda each: statistics.median(each.rounds))
+    return [theirs / own for theirs, own in zip(peer.rounds, ours.rounds, strict=True)]
 
 
 def ratio_to_f32(result: ModelResult) -> float | None:
@@ -96,21 +108,6 @@ def losers_table(results: Sequence[ModelResult]) -> str:
         largest = sorted(kinds.items(), key=lambda item: -item[1])[:_KINDS]
         rows.append([result.name, _times(ratio), ", ".join(f"{kind} {time / total:.0%}" for kind, time in largest)])
     return markdown(["model", "to the faster peer", "our time by operator"], rows)
-
-
-def baseline_table(results: Sequence[ModelResult], path: Path, cpu: str, kind: str, *, record: bool) -> str:
-    """The ratios to the faster peer beside those recorded in a file for this CPU model and kind of run."""
-    recorded = json.loads(path.read_text()) if path.exists() else {}
-    known = recorded.get(cpu, {}).get(kind, {})
-    found = {result.name: ratio for result in results if (ratio := ratio_to_peers(result, _time)) is not None}
-    rows = []
-    for name, ratio in found.items():
-        before = known.get(name)
-        rows.append([name, _times(ratio), _times(before), "-" if before is None else f"{ratio / before - 1:+.0%}"])
-    if record:
-        recorded.setdefault(cpu, {}).setdefault(kind, {}).update({name: round(r, 3) for name, r in found.items()})
-        path.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
-    return markdown(["model", "to the faster peer", "recorded", "change"], rows)
 
 
 def problems(results: Sequence[ModelResult]) -> list[str]:

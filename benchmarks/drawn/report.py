@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from comparison.measure import OURS, EngineResult, ModelResult
-from comparison.report import geometric_mean, markdown
+from comparison.record import Entry
+from comparison.report import geometric_mean, markdown, ratios_of_rounds
 
 from drawn.block import Block
-from engine.cli.benchmark.statistics import Verdict, judge
 
 _OPERATORS = 3
 """The types of operators that a row names."""
 
 
 class Measured:
-    """A block and its times; `verdict` is of the rounds' ratios to the faster peer, None without a right result."""
+    """A block and its times; `entry` is of the rounds' ratios to the faster peer, None without a right result."""
 
     def __init__(self, block: Block, result: ModelResult) -> None:
         self.block, self.result = block, result
         self.limit_seconds: float | None = None
-        ours = result.engines.get(OURS)
-        peers = [each for name, each in result.engines.items() if name != OURS and _is_measured(each)]
-        self.verdict: Verdict | None = None
-        if ours is not None and _is_measured(ours) and peers:
-            peer = min(peers, key=lambda each: each.milliseconds or 0.0)
-            self.verdict = judge(peer.rounds, ours.rounds)
+        ratios = ratios_of_rounds(result)
+        self.entry = Entry.of_rounds(ratios, {}) if ratios else None
 
     @property
     def ratio(self) -> float | None:
         """To the faster peer: above 1, this engine is faster."""
-        return self.verdict.ratio if self.verdict is not None else None
+        return self.entry.ratio if self.entry is not None else None
 
     @property
     def share(self) -> float | None:
@@ -49,11 +47,11 @@ class Measured:
         """The ratio and the times."""
         times = "; ".join(f"{name} {each.problem or f'{each.milliseconds:.3f} ms'}"
                           for name, each in self.result.engines.items())  # fmt: skip
-        return f"{self.block.index} {_ratio(self.verdict)}: {times}"
+        return f"{self.block.index} {_ratio(self.entry)}: {times}"
 
     def as_json(self) -> dict[str, Any]:
         """What tells of the block, beside the times of its result."""
-        found = self.verdict
+        found = self.entry
         return {
             "index": self.block.index, "class": self.block.kind, "description": self.block.description,
             "operations": self.block.cost.operations, "bytes": self.block.cost.bytes, "share_of_limit": self.share,
@@ -73,6 +71,27 @@ def summary(found: Sequence[Measured]) -> str:
     )
 
 
+def entries_of(found: Sequence[Measured], name: str) -> dict[str, Entry | None]:
+    """For the record: the geometric mean of all blocks in each round, and of each class's; all have as many rounds.
+
+    An entry is None if a block of it has no ratio: its mean would be of other blocks than the recorded one.
+    """
+    groups = {f"{name}: all": list(found)}
+    for each in found:
+        groups.setdefault(f"{name}: {each.block.kind}", []).append(each)
+    return {group: _mean_entry(members) for group, members in groups.items()}
+
+
+def _mean_entry(members: Sequence[Measured]) -> Entry | None:
+    rounds = [ratios_of_rounds(each.result) for each in members]
+    if not all(rounds):
+        return None
+    means = [math.exp(statistics.fmean(map(math.log, ratios))) for ratios in zip(*rounds, strict=True)]
+    peers = {name: each.version for name, each in members[0].result.engines.items() if name != OURS and each.version}
+    level, lowest = sum((each.ratio or 0) >= 1 for each in members), min(each.ratio or 0 for each in members)
+    return Entry.of_rounds(means, peers, f"{level} of {len(members)} at 1.0x or better, lowest {lowest:.2f}x")
+
+
 def class_table(found: Sequence[Measured]) -> str:
     """The classes with a block below 1.0x, the slowest first."""
     classes: dict[str, list[Measured]] = {}
@@ -88,7 +107,7 @@ def class_table(found: Sequence[Measured]) -> str:
         mean = geometric_mean([each.ratio or 1 for each in members])
         example = f"{lowest.block.index}: {lowest.block.description}"
         share = f"{len(lost)} of {len(members)}"
-        rows.append([kind, share, f"{mean:.2f}x", _ratio(lowest.verdict), _percent(lowest.share), example])
+        rows.append([kind, share, f"{mean:.2f}x", _ratio(lowest.entry), _percent(lowest.share), example])
     return markdown(["class", "below 1.0x", "mean", "lowest", "share of limit", "lowest block"], rows)
 
 
@@ -101,23 +120,15 @@ def loser_table(found: Sequence[Measured]) -> str:
         largest = sorted(kinds.items(), key=lambda item: -item[1])[:_OPERATORS]
         operators = ", ".join(f"{kind} {time / total:.0%}" for kind, time in largest)
         times = [_milliseconds(engine) for engine in each.result.engines.values()]
-        start = [f"{each.block.index}", each.block.kind, _ratio(each.verdict)]
+        start = [f"{each.block.index}", each.block.kind, _ratio(each.entry)]
         rows.append([*start, *times, _percent(each.share), each.block.description, operators])
     engines = [f"{name} (ms)" for name in found[0].result.engines] if found else []
     header = ["block", "class", "to the faster peer", *engines, "share of limit", "description", "our time by operator"]
     return markdown(header, rows)
 
 
-def _is_measured(result: EngineResult) -> bool:
-    return bool(result.rounds) and result.agrees is not False
-
-
-def _ratio(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return "-"
-    return f"{verdict.ratio:.2f}x" + (
-        f" ({verdict.low:.2f}..{verdict.high:.2f})" if verdict.low != verdict.high else ""
-    )
+def _ratio(entry: Entry | None) -> str:
+    return "-" if entry is None else str(entry)
 
 
 def _milliseconds(result: EngineResult) -> str:

@@ -15,7 +15,7 @@ sys.path.append(str(BENCHMARKS))
 
 from comparison.measure import EngineResult, ModelResult  # noqa: E402
 from drawn.block import KINDS, Block, Cost, draw_block, kind_of  # noqa: E402
-from drawn.report import Measured, class_table, loser_table, summary  # noqa: E402
+from drawn.report import Measured, class_table, entries_of, loser_table, summary  # noqa: E402
 from drawn.tolerance import block_tolerance  # noqa: E402
 
 from engine import Core  # noqa: E402
@@ -72,8 +72,8 @@ def measured(index: int, kind: str, ours: list[float], *peers: list[float], agre
 
 def test_a_block_is_judged_by_the_rounds_against_the_faster_peer() -> None:
     found = measured(0, "pooling", [2.0] * 6, [4.0] * 6, [3.0] * 5 + [2.0])
-    assert found.verdict is not None
-    assert (found.ratio, found.verdict.low, found.verdict.high) == (1.5, 1.0, 1.5)
+    assert found.entry is not None
+    assert (found.ratio, found.entry.low, found.entry.high) == (1.5, 1.0, 1.5)
     assert measured(0, "pooling", [2.0] * 6, [4.0] * 6, agrees=False).ratio is None
     assert measured(0, "pooling", [2.0] * 6).ratio is None
 
@@ -100,6 +100,18 @@ def test_classes_that_lose_are_listed_with_their_lowest_block() -> None:
     assert [line.split("|")[1].strip() for line in loser_table(found).splitlines()[2:]] == ["1", "0"]
     assert "geometric mean 0.88x" in summary(found)
     assert "33.3% at 1.0x or better, 66.7% at 0.8x or better; the lowest 0.50x" in summary(found)
+
+
+def test_the_record_has_the_mean_of_each_class_by_rounds() -> None:
+    found = [measured(0, "pooling", [1.0] * 6, [4.0, 1.0] * 3), measured(1, "pooling", [2.0] * 6, [2.0] * 6),
+             measured(2, "products", [1.0] * 6, [1.0] * 6, agrees=False)]  # fmt: skip
+    entries = entries_of(found, "3 of seed 1")
+    assert set(entries) == {"3 of seed 1: all", "3 of seed 1: pooling", "3 of seed 1: products"}
+    pooling = entries["3 of seed 1: pooling"]
+    assert pooling is not None
+    assert (pooling.ratio, pooling.low, pooling.high) == (1.5, 1.0, 2.0)  # the means of the rounds are 2, 1, 2, ..
+    assert pooling.note == "2 of 2 at 1.0x or better, lowest 1.00x"
+    assert entries["3 of seed 1: all"] is entries["3 of seed 1: products"] is None
 
 
 @pytest.mark.slow

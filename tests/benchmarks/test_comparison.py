@@ -18,12 +18,12 @@ from against import verdict_of  # noqa: E402
 from comparison.engines import Setup, ThisEngine, rate  # noqa: E402
 from comparison.measure import OURS_IN_F32, EngineResult, ModelResult, deviation  # noqa: E402
 from comparison.report import (  # noqa: E402
-    baseline_table,
     cost_table,
     geometric_mean,
     losers_table,
     problems,
     ratio_to_peers,
+    ratios_of_rounds,
     speed_table,
 )
 from comparison.worker import Worker, WorkerError  # noqa: E402
@@ -40,6 +40,21 @@ def test_the_ratio_is_to_the_faster_peer() -> None:
     assert ratio_to_peers(result(10.0, 12.0, 15.0), lambda r: r.milliseconds) == pytest.approx(1.2)
     assert ratio_to_peers(result(None, 12.0), lambda r: r.milliseconds) is None
     assert geometric_mean([2.0, 0.5]) == pytest.approx(1.0)
+
+
+def test_the_ratios_of_rounds_are_to_one_peer() -> None:
+    """The faster by its median, and never this engine in f32: the fastest of each round would favour the peers."""
+    found = result(10.0, 12.0, 15.0)
+    for engine, rounds in zip(
+        found.engines.values(), ([10.0, 20.0, 10.0], [12.0, 12.0, 30.0], [15.0] * 3), strict=True
+    ):
+        engine.rounds = rounds
+    assert ratios_of_rounds(found) == pytest.approx([1.2, 0.6, 3.0])
+    found.engines[OURS_IN_F32] = EngineResult(milliseconds=1.0, rounds=[1.0] * 3)
+    found.engines["onnxruntime"].agrees = False
+    assert ratios_of_rounds(found) == pytest.approx([1.5, 0.75, 1.5])
+    found.engines["engine"].agrees = False
+    assert ratios_of_rounds(found) == []
 
 
 def test_the_table_gives_the_share_of_the_peak_and_the_mean_ratio() -> None:
@@ -59,14 +74,6 @@ def test_the_slowest_models_of_a_sweep_come_first_with_what_takes_their_time() -
     assert "0.50x" in first
     assert "MatMul 75%, Conv 25%" in first
     assert "fast" in second
-
-
-def test_ratios_are_recorded_for_each_cpu_and_kind_of_run(tmp_path: Path) -> None:
-    path = tmp_path / "baseline.json"
-    assert "-" in baseline_table([result(10.0, 20.0)], path, "CPU A", "f32", record=True).splitlines()[2]
-    assert "-50%" in baseline_table([result(10.0, 10.0)], path, "CPU A", "f32", record=False)
-    assert "%" not in baseline_table([result(10.0, 10.0)], path, "CPU A", "bf16", record=True)
-    assert json.loads(path.read_text()) == {"CPU A": {"bf16": {"net": 1.0}, "f32": {"net": 2.0}}}
 
 
 @pytest.mark.parametrize(
