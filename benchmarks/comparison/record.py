@@ -145,7 +145,7 @@ def compared_with_record(
     rows = [[each.name, str(each.now or "-"), str(each.before or "-"), _percent(each), each.word] for each in changes]
     text = [markdown(["model", "to the faster peer", "recorded", "change", ""], rows)]
     if all(each.before is None for each in changes):
-        text.append(f"\nNothing was recorded of `{kind}` on {machine_key()}.")
+        text.append(f"\nNothing was recorded of `{kind}` before, on {machine_key()}.")
     is_lowered = record and accept_losses
     lost = [each for each in changes if each.word == "fails" or (each.word == "lost" and not is_lowered)]
     if lost:
@@ -158,8 +158,13 @@ def compared_with_record(
 def entry_of(result: ModelResult) -> Entry | None:
     """The entry of one model; None without a right result of this engine and of a peer."""
     ratios = ratios_of_rounds(result)
+    return Entry.of_rounds(ratios, versions_of_peers(result)) if ratios else None
+
+
+def versions_of_peers(result: ModelResult) -> dict[str, str]:
+    """The versions by name, without the hash of a build."""
     peers = {name: each.version for name, each in result.engines.items() if name not in (OURS, OURS_IN_F32)}
-    return Entry.of_rounds(ratios, {name: version for name, version in peers.items() if version}) if ratios else None
+    return {name: version.partition("-")[0] for name, version in peers.items() if version}
 
 
 def kind_of_run(form: str, *, zoo: str = "", threads: int = 2, clock: str = "wall") -> str:

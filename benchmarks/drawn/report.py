@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from comparison.measure import OURS, EngineResult, ModelResult
-from comparison.record import Entry
+from comparison.record import Entry, versions_of_peers
 from comparison.report import geometric_mean, markdown, ratios_of_rounds
 
 from drawn.block import Block
@@ -87,9 +87,12 @@ def _mean_entry(members: Sequence[Measured]) -> Entry | None:
     if not all(rounds):
         return None
     means = [math.exp(statistics.fmean(map(math.log, ratios))) for ratios in zip(*rounds, strict=True)]
-    peers = {name: each.version for name, each in members[0].result.engines.items() if name != OURS and each.version}
     level, lowest = sum((each.ratio or 0) >= 1 for each in members), min(each.ratio or 0 for each in members)
-    return Entry.of_rounds(means, peers, f"{level} of {len(members)} at 1.0x or better, lowest {lowest:.2f}x")
+    return Entry.of_rounds(
+        means,
+        versions_of_peers(members[0].result),
+        f"{level} of {len(members)} at 1.0x or better, lowest {lowest:.2f}x",
+    )
 
 
 def class_table(found: Sequence[Measured]) -> str:

@@ -101,7 +101,7 @@ def test_cpus_and_kinds_of_runs_have_records_of_their_own(path: Path, monkeypatc
     run(path, bert=FAST, record=True)
     text, is_lost = run(path, kind="bf16", bert=SLOW, record=True)
     assert not is_lost
-    assert "Nothing was recorded of `bf16` on CPU A, avx2" in text
+    assert "Nothing was recorded of `bf16` before, on CPU A, avx2" in text
     monkeypatch.setattr(comparison.record, "machine_key", lambda: "CPU B, avx512")
     assert not run(path, bert=SLOW)[1]
     assert recorded(path) == {"bert": 1.325}
@@ -120,7 +120,7 @@ def test_an_entry_has_the_median_of_the_rounds_and_its_interval() -> None:
     engines = {
         "engine": EngineResult("0.1", rounds=[1.0] * 6, milliseconds=1.0, agrees=True),
         "onnxruntime": EngineResult("1.0", rounds=[1.0, 1.1, 1.2, 1.3, 1.4, 1.5], milliseconds=1.25, agrees=True),
-        "openvino": EngineResult("2.0", problem="fails"),
+        "openvino": EngineResult("2.0-123-abc-releases/2/0", problem="fails"),
     }
     found = entry_of(ModelResult("net", 1, 1e-4, engines))
     assert found == Entry(1.25, 1.0, 1.5, PEERS)
