@@ -43,6 +43,34 @@ ENGINE_INLINE void convert_element(Bf16 from, float* to) {
   *to = to_f32(from);
 }
 
+// Squares of 16 pixels and 16 channels of bytes. The last one of a run overlaps the one before it.
+template <bool kToBlocked>
+ENGINE_INLINE std::int64_t transpose_bytes(const std::uint8_t* from, std::uint8_t* to, std::int64_t row,
+                                           std::int64_t valid, std::int64_t begin, std::int64_t end) {
+  if (end - begin < 16) return begin;
+  for (std::int64_t p = begin; p < end; p += 16) {
+    if (p + 16 > end) p = end - 16;
+    const char* const source = reinterpret_cast<const char*>(from + (kToBlocked ? p : p * 16));
+    char* const target = reinterpret_cast<char*>(to + (kToBlocked ? p * 16 : p));
+    if (valid == 16) {
+      if constexpr (kToBlocked)
+        transpose_elements<1, 16>(source, row, target, 16);
+      else
+        transpose_elements<1, 16>(source, 16, target, row);
+      continue;
+    }
+    alignas(16) char square[16 * 16] = {};
+    if constexpr (kToBlocked) {
+      for (std::int64_t k = 0; k < valid; ++k) std::memcpy(square + k * 16, source + k * row, 16);
+      transpose_elements<1, 16>(square, 16, target, 16);
+    } else {
+      transpose_elements<1, 16>(source, 16, square, 16);
+      for (std::int64_t k = 0; k < valid; ++k) std::memcpy(target + k * row, square + k * 16, 16);
+    }
+  }
+  return end;
+}
+
 // Pixels [begin, end) of channels [channel, channel + 16) of one image.
 template <class From, class To>
 void block_run(const LayoutArgs& args, const From* plain, To* blocked, std::int64_t channel, std::int64_t begin,
@@ -51,10 +79,11 @@ void block_run(const LayoutArgs& args, const From* plain, To* blocked, std::int6
   const From* from = plain + channel * args.pixels;
   To* to = blocked + channel * args.pixels;
   std::int64_t p = begin;
-  if constexpr (sizeof(From) > 1)
-    if (valid == 16)
-      for (; p + kLanes <= end; p += kLanes)
-        for (int l = 0; l < 16; l += kLanes) transpose(from + l * args.pixels + p, args.pixels, to + p * 16 + l, 16);
+  if constexpr (sizeof(From) == 1)
+    p = transpose_bytes<true>(from, to, args.pixels, valid, begin, end);
+  else if (valid == 16)
+    for (; p + kLanes <= end; p += kLanes)
+      for (int l = 0; l < 16; l += kLanes) transpose(from + l * args.pixels + p, args.pixels, to + p * 16 + l, 16);
   for (; p < end; ++p) {
     To pixel[16] = {};
     for (std::int64_t k = 0; k < valid; ++k) convert_element(from[k * args.pixels + p], pixel + k);
@@ -69,10 +98,11 @@ void plain_run(const LayoutArgs& args, const From* blocked, To* plain, std::int6
   const From* from = blocked + channel * args.pixels;
   To* to = plain + channel * args.pixels;
   std::int64_t p = begin;
-  if constexpr (sizeof(From) > 1)
-    if (valid == 16)
-      for (; p + kLanes <= end; p += kLanes)
-        for (int l = 0; l < 16; l += kLanes) transpose(from + p * 16 + l, 16, to + l * args.pixels + p, args.pixels);
+  if constexpr (sizeof(From) == 1)
+    p = transpose_bytes<false>(from, to, args.pixels, valid, begin, end);
+  else if (valid == 16)
+    for (; p + kLanes <= end; p += kLanes)
+      for (int l = 0; l < 16; l += kLanes) transpose(from + p * 16 + l, 16, to + l * args.pixels + p, args.pixels);
   for (; p < end; ++p)
     for (std::int64_t k = 0; k < valid; ++k) convert_element(from[p * 16 + k], to + k * args.pixels + p);
 }

@@ -9,6 +9,7 @@
 #include "kernels/layout.hpp"
 #include "kernels/pool.hpp"
 #include "kernels_bf16_common.hpp"
+#include "kernels_elementwise_common.hpp"
 #include "kernels_reference_common.hpp"
 
 using namespace engine;
@@ -124,6 +125,30 @@ void layouts(const Target& target) {
       }
 }
 
+void byte_layouts(const Target& target) {
+  for (const std::int64_t channels : {0, 1, 3, 15, 16, 17, 33, 64})
+    for (const std::int64_t pixels : {0, 1, 7, 15, 16, 17, 31, 49, 63, 64, 65, 79, 80, 200})
+      for (const std::int64_t batch : {0, 1, 3}) {
+        std::vector<std::uint8_t> plain(static_cast<std::size_t>(batch * channels * pixels));
+        for (std::size_t i = 0; i < plain.size(); ++i) plain[i] = static_cast<std::uint8_t>(i * 37 + i / 256);
+        const std::int64_t padded = (channels + 15) / 16 * 16;
+        std::vector<std::uint8_t> expected(static_cast<std::size_t>(batch * padded * pixels), 0);
+        for (std::int64_t n = 0; n < batch; ++n)
+          for (std::int64_t c = 0; c < channels; ++c)
+            for (std::int64_t p = 0; p < pixels; ++p)
+              expected[static_cast<std::size_t>((n * padded + c / 16 * 16) * pixels + p * 16 + c % 16)] =
+                  plain[static_cast<std::size_t>((n * channels + c) * pixels + p)];
+        const LayoutArgs args{batch, channels, pixels, channels * pixels, padded * pixels};
+        GuardedBytes source(plain), blocked(expected.size(), 1), back(plain.size(), 1);
+        run(target.find("to_blocked_byte"), &args, {source.data(), blocked.data()}, 3, 0);
+        run(target.find("from_blocked_byte"), &args, {blocked.data(), back.data()}, 2, 0);
+        const std::string what = std::to_string(channels) + " channels, " + std::to_string(pixels) + " pixels of bytes";
+        expect(blocked.intact() && back.intact(), what + ": overrun");
+        expect(std::equal(expected.begin(), expected.end(), blocked.data()), what + " to blocked");
+        expect(std::equal(plain.begin(), plain.end(), back.data()), what + " back");
+      }
+}
+
 // Values of every kind: midpoints between bf16 values, the largest, denormals, infinities, NaN.
 std::vector<float> special_values(std::size_t count) {
   auto values = random_floats(count, 4);
@@ -200,6 +225,7 @@ int main() {
   return run_cases({{"geometry", geometry},
                     {"global, not finite", global_and_not_finite},
                     {"layouts", layouts},
+                    {"byte layouts", byte_layouts},
                     {"bf16 layouts", bf16_layouts},
                     {"conversions", conversions},
                     {"rounding", rounding}});
