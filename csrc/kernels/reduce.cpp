@@ -112,12 +112,12 @@ double reduce_lines(const Share& share, const float* x, float shift) {
   return total;
 }
 
-// As many rows as a vector has lanes, each a single run: one transposition combines their partial results into a
+// Up to as many rows as a vector has lanes, each a single run: one transposition combines their partial results into a
 // vector.
 template <ReduceMap kMap>
-Vec reduce_square(const float* const* rows, std::int64_t count, Vec shifts) {
-  Vec partial[kLanes];
-  for (int r = 0; r < kLanes; ++r) partial[r] = reduce_run<kMap>(rows[r], count, broadcast(shifts[r]));
+Vec reduce_square(const float* const* rows, std::int64_t valid, std::int64_t count, Vec shifts) {
+  Vec partial[kLanes] = {};
+  for (int r = 0; r < valid; ++r) partial[r] = reduce_run<kMap>(rows[r], count, broadcast(shifts[r]));
   transpose_square(partial);
   for (int half = kLanes / 2; half > 0; half /= 2)
     for (int r = 0; r < half; ++r) partial[r] = combine<kMap>(partial[r], partial[r + half]);
@@ -136,14 +136,11 @@ void reduce_short_rows(const ReduceArgs& args, const float* x, float* y, WorkRan
   for (std::int64_t i = range.begin; i < range.end; i += kLanes) {
     const std::int64_t valid = range.end - i < kLanes ? range.end - i : kLanes;
     const float* rows[kLanes];
-    for (int r = 0; r < kLanes; ++r) {
-      rows[r] = r < valid ? x + output.offset : rows[0];
-      if (r < valid) output.next();
-    }
+    for (int r = 0; r < valid; ++r, output.next()) rows[r] = x + output.offset;
     Vec shifts = zero();
     if constexpr (kMap == ReduceMap::kLogAddExp)
-      shifts = finite_or_zero(reduce_square<ReduceMap::kMax>(rows, count, shifts));
-    Vec totals = reduce_square<kMap>(rows, count, shifts);
+      shifts = finite_or_zero(reduce_square<ReduceMap::kMax>(rows, valid, count, shifts));
+    Vec totals = reduce_square<kMap>(rows, valid, count, shifts);
     if (args.finish == ReduceFinish::kDivide) totals = totals / static_cast<float>(args.count);
     if (args.finish == ReduceFinish::kSquareRoot) totals = square_root(totals);
     if (args.finish == ReduceFinish::kLog || kMap == ReduceMap::kLogAddExp)
