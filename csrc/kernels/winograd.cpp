@@ -53,6 +53,7 @@ struct RowTarget {
   Vec bias, scale, low, high;
   bool has_scale, finish;
   int cols;
+  std::int64_t pixel;  // between outputs
 };
 
 // Stores the sums of a row after the epilogue.
@@ -67,12 +68,12 @@ ENGINE_INLINE void finish_row(const EpilogueArgs& epilogue, const Vec (&sums)[kT
   for (int j = 0; j < kTile; ++j) {
     if (j >= cols) break;
     Vec value = target.has_scale ? fma(sums[j], target.scale, target.bias) : sums[j] + target.bias;
-    if (residual && !epilogue.residual_after) value += load(residual + j * 16);
+    if (residual && !epilogue.residual_after) value += load(residual + j * target.pixel);
     value = min(target.high, max(target.low, value));
     if (kIsAside && target.finish)
       store(aside + j * kLanes, value);
     else
-      store(y + j * 16, value);
+      store(y + j * target.pixel, value);
   }
   if (!target.finish) return;
   const Map* added = residual && epilogue.residual_after ? residual : nullptr;
@@ -80,11 +81,11 @@ ENGINE_INLINE void finish_row(const EpilogueArgs& epilogue, const Vec (&sums)[kT
     finish_column(epilogue, cols, aside, kLanes, nullptr, 0);
     for (int j = 0; j < cols; ++j) {
       Vec value = load(aside + j * kLanes);
-      if (added) value += load(added + j * 16);
-      store(y + j * 16, value);
+      if (added) value += load(added + j * target.pixel);
+      store(y + j * target.pixel, value);
     }
   } else {
-    finish_column(epilogue, cols, y, 16, added, 16);
+    finish_column(epilogue, cols, y, target.pixel, added, target.pixel);
   }
 }
 
@@ -98,6 +99,7 @@ ENGINE_INLINE RowTarget<Map> row_target(const WinogradArgs& args, const OutputOp
   target.high = broadcast(is_clip ? epilogue.beta : __builtin_inff());
   target.finish = !is_clip || (operands.residual && epilogue.residual_after);
   target.has_scale = operands.scale != nullptr;
+  target.pixel = args.shape.dilation_w * 16;
   target.bias = operands.bias ? load(operands.bias + channel) : zero();
   target.scale = operands.scale ? load(operands.scale + channel) : zero();
   return target;
@@ -111,7 +113,9 @@ ENGINE_INLINE void finish_marked_row(const EpilogueArgs& epilogue, const Vec (&s
     target.cols = 0;
     Vec run[kTile] = {};
     for (int j = first; j < kTile && (stored >> j & 1); ++j) run[target.cols++] = zeros >> j & 1 ? zero() : sums[j];
-    if (target.cols > 0) finish_row(epilogue, run, target, residual ? residual + first * 16 : nullptr, y + first * 16);
+    if (target.cols == 0) continue;
+    const std::int64_t at = first * target.pixel;
+    finish_row(epilogue, run, target, residual ? residual + at : nullptr, y + at);
   }
 }
 
@@ -158,14 +162,14 @@ ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, 
                                       std::int64_t channel, const WinogradTile* tiles, std::int64_t count,
                                       const OutputOperands<Map>& operands) {
   const ConvShape& s = args.shape;
-  const std::int64_t out = group.out_first + channel, row = s.out_w * 16;
+  const std::int64_t out = group.out_first + channel, row = s.dilation_h * s.out_w * 16;
   for (int l = 0; l < 16; l += kLanes, m += kLanes) {
     RowTarget<Map> target = row_target(args, operands, out + l);
     for (std::int64_t t = 0; t < count; ++t) {
       const WinogradTile& at = tiles[t];
       const std::int64_t first = (out / 16 * s.out_h + at.h) * s.out_w * 16 + at.w * 16 + l;
-      const int rows = static_cast<int>(min64(kTile, s.out_h - at.h));
-      target.cols = static_cast<int>(min64(kTile, s.out_w - at.w));
+      const int rows = static_cast<int>(output_rows(args, at.h));
+      target.cols = static_cast<int>(output_cols(args, at.w));
       Map* y = operands.y + at.image * args.y_batch + first;
       const Map* residual = operands.residual ? operands.residual + at.image * args.residual_batch + first : nullptr;
       if (at.marks.zero | at.marks.direct)
@@ -187,7 +191,8 @@ ENGINE_NOINLINE void store_outputs(const WinogradArgs& args, const Group& group,
     RowTarget<Map> target = row_target(args, operands, out + l);
     for (std::int64_t i = 0; i < count; i += target.cols) {
       const TilePosition at = position(args, outputs[i] / 16);
-      const std::int64_t bit = outputs[i] % 16, h = at.h + bit / kTile, w = at.w + bit % kTile;
+      const std::int64_t bit = outputs[i] % 16;
+      const std::int64_t h = at.h + bit / kTile * s.dilation_h, w = at.w + bit % kTile * s.dilation_w;
       Vec run[kTile] = {};
       for (target.cols = 0; i + target.cols < count; ++target.cols) {
         const bool is_next = outputs[i + target.cols] == outputs[i] + target.cols;
@@ -303,10 +308,11 @@ ENGINE_NOINLINE void gather_windows(const WinogradArgs& args, const GroupWork<Ma
   const std::int64_t map = s.in_h * s.in_w * 16;
   for (std::int64_t i = 0; i < count; ++i) {
     const TilePosition at = position(args, outputs[i] / 16);
-    const std::int64_t h = at.h + outputs[i] % 16 / kTile - s.pad_top, w = at.w + outputs[i] % kTile - s.pad_left;
+    const std::int64_t h = at.h + outputs[i] % 16 / kTile * s.dilation_h - s.pad_top;
+    const std::int64_t w = at.w + outputs[i] % kTile * s.dilation_w - s.pad_left;
     const Map* image = work.x + at.image * args.x_batch + (work.group.in_first / 16 + blocks.begin) * map;
     for (int tap = 0; tap < 9; ++tap) {
-      const std::int64_t row = h + tap / 3, col = w + tap % 3;
+      const std::int64_t row = h + tap / 3 * s.dilation_h, col = w + tap % 3 * s.dilation_w;
       const bool is_inside = row >= 0 && row < s.in_h && col >= 0 && col < s.in_w;
       const Map* from = image + (row * s.in_w + col) * 16;
       float* to = work.windows() + (tap * count + i) * 16;

@@ -1,5 +1,8 @@
 // Winograd convolution F(m x m, 3 x 3), m of 2 or 4, on NCHWc16 (Lavin and Gray, "Fast algorithms for convolutional
-// neural networks", 2016): 3x3, stride 1, no dilation.
+// neural networks", 2016): 3x3, stride 1.
+//
+// The outputs of a tile, and the pixels of its input, are as far apart as the dilation: a convolution of dilation d is
+// one without on each of the d x d maps of pixels that are d apart. What follows applies to these maps.
 //
 // An output tile of m x m needs (m + 2)^2 products instead of 9 m^2: 2.25 times fewer for m = 2, 4 times for m = 4. The
 // costs are rounding errors, about 2 and 10 times the direct kernel's, that are relative to the largest value of the

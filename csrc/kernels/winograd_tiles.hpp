@@ -14,29 +14,56 @@ ENGINE_INLINE std::int64_t blocks_of(std::int64_t channels) {
   return (channels + 15) / 16;
 }
 
+// Along an axis of dilation d, tiles begin at pixels 0 .. d - 1, then m * d .. m * d + d - 1, and so on.
+ENGINE_INLINE std::int64_t first_output(std::int64_t index, std::int64_t output_tile, std::int64_t dilation) {
+  return dilation == 1 ? index * output_tile : index / dilation * output_tile * dilation + index % dilation;
+}
+ENGINE_INLINE std::int64_t next_output(std::int64_t first, std::int64_t output_tile, std::int64_t dilation) {
+  if (dilation == 1) return first + output_tile;
+  return (first + 1) % dilation == 0 ? first + 1 + (output_tile - 1) * dilation : first + 1;
+}
+
 struct TilePosition {
   std::int64_t image, h, w;  // of the first output pixel
 };
 ENGINE_INLINE TilePosition position(const WinogradArgs& args, std::int64_t tile) {
+  const ConvShape& s = args.shape;
   const std::int64_t per_image = args.tiles_h * args.tiles_w, in_image = tile % per_image;
-  return {tile / per_image, in_image / args.tiles_w * args.output_tile, in_image % args.tiles_w * args.output_tile};
+  return {tile / per_image, first_output(in_image / args.tiles_w, args.output_tile, s.dilation_h),
+          first_output(in_image % args.tiles_w, args.output_tile, s.dilation_w)};
 }
 
 // Moves on to the next tile; a division takes as long as a part of a tile.
 ENGINE_INLINE void advance(const WinogradArgs& args, TilePosition& at) {
-  at.w += args.output_tile;
-  if (at.w < args.tiles_w * args.output_tile) return;
+  const ConvShape& s = args.shape;
+  at.w = next_output(at.w, args.output_tile, s.dilation_w);
+  if (at.w < s.out_w) return;
   at.w = 0;
-  at.h += args.output_tile;
-  if (at.h < args.tiles_h * args.output_tile) return;
+  at.h = next_output(at.h, args.output_tile, s.dilation_h);
+  if (at.h < s.out_h) return;
   at.h = 0;
   ++at.image;
+}
+
+// How many of the positions 0, dilation, 2 * dilation .. are below `rest`: at most `most`.
+ENGINE_INLINE std::int64_t count_below(std::int64_t rest, std::int64_t most, std::int64_t dilation) {
+  return min64(most, dilation == 1 ? rest : (rest + dilation - 1) / dilation);
+}
+// How many of the positions first, first + dilation .. are below 0.
+ENGINE_INLINE std::int64_t count_before(std::int64_t first, std::int64_t dilation) {
+  return first >= 0 ? 0 : dilation == 1 ? -first : (-first + dilation - 1) / dilation;
+}
+ENGINE_INLINE std::int64_t output_rows(const WinogradArgs& args, std::int64_t h) {
+  return count_below(args.shape.out_h - h, args.output_tile, args.shape.dilation_h);
+}
+ENGINE_INLINE std::int64_t output_cols(const WinogradArgs& args, std::int64_t w) {
+  return count_below(args.shape.out_w - w, args.output_tile, args.shape.dilation_w);
 }
 
 // The outputs of a tile that exist: bit i * m + j is output i, j.
 template <int kTile>
 ENGINE_INLINE std::uint32_t outputs_of(const WinogradArgs& args, const TilePosition& at) {
-  const std::int64_t rows = min64(kTile, args.shape.out_h - at.h), cols = min64(kTile, args.shape.out_w - at.w);
+  const std::int64_t rows = output_rows(args, at.h), cols = output_cols(args, at.w);
   std::uint32_t found = 0;
   for (std::int64_t i = 0; i < rows; ++i) found |= ((1u << cols) - 1) << (i * kTile);
   return found;
@@ -49,19 +76,22 @@ struct TileInput {
   std::int64_t row;
 };
 
-// Finds the input of the tile at `at`; copies it into `padded` if a part of it is padding.
+// Finds the input of the tile at `at`; copies it into `padded` if a part of it is padding, or pixels are not adjacent.
 template <int kSide, class Map>
 ENGINE_INLINE TileInput<Map> tile_input(const WinogradArgs& args, const Map* x, std::int64_t block,
                                         const TilePosition& at, Map* padded) {
   const ConvShape& s = args.shape;
   const std::int64_t h = at.h - s.pad_top, w = at.w - s.pad_left;
   const Map* map = x + at.image * args.x_batch + block * s.in_h * s.in_w * 16;
-  if (h >= 0 && w >= 0 && h + kSide <= s.in_h && w + kSide <= s.in_w) return {map + (h * s.in_w + w) * 16, s.in_w * 16};
+  const bool is_dense = s.dilation_h == 1 && s.dilation_w == 1;
+  if (is_dense && h >= 0 && w >= 0 && h + kSide <= s.in_h && w + kSide <= s.in_w)
+    return {map + (h * s.in_w + w) * 16, s.in_w * 16};
   for (int i = 0; i < kSide; ++i)
     for (int j = 0; j < kSide; ++j) {
-      const bool is_inside = h + i >= 0 && h + i < s.in_h && w + j >= 0 && w + j < s.in_w;
+      const std::int64_t row = h + i * s.dilation_h, col = w + j * s.dilation_w;
+      const bool is_inside = row >= 0 && row < s.in_h && col >= 0 && col < s.in_w;
       for (int l = 0; l < 16; l += kLanes)
-        store(padded + (i * kSide + j) * 16 + l, is_inside ? load(map + ((h + i) * s.in_w + w + j) * 16 + l) : zero());
+        store(padded + (i * kSide + j) * 16 + l, is_inside ? load(map + (row * s.in_w + col) * 16 + l) : zero());
     }
   return {padded, kSide * 16};
 }
@@ -146,10 +176,11 @@ constexpr int peak_of(int i, int j) {
 }
 
 // Adds the pixels of a tile's input in some channels to its peaks: those inside of the map, of `rows` x `cols`. `first`
-// is the offset of the tile's first pixel, inside or not.
+// is the offset of the tile's first pixel, inside or not; pixels of a row are `col` apart.
 template <int kTile, bool kIsWhole, class Map>
-ENGINE_INLINE void add_peaks(const Map* map, std::int64_t first, std::int64_t row, const WorkRange& rows,
-                             const WorkRange& cols, VecInt magnitudes, VecInt (&peaks)[kTile * kTile / 4 + 1]) {
+ENGINE_INLINE void add_peaks(const Map* map, std::int64_t first, std::int64_t row, std::int64_t col,
+                             const WorkRange& rows, const WorkRange& cols, VecInt magnitudes,
+                             VecInt (&peaks)[kTile * kTile / 4 + 1]) {
 #pragma GCC unroll 6
   for (int i = 0; i < kTile + 2; ++i) {
     if (!kIsWhole && (i < rows.begin || i >= rows.end)) continue;
@@ -157,7 +188,7 @@ ENGINE_INLINE void add_peaks(const Map* map, std::int64_t first, std::int64_t ro
     for (int j = 0; j < kTile + 2; ++j) {
       if (!kIsWhole && (j < cols.begin || j >= cols.end)) continue;
       VecInt& peak = peaks[peak_of<kTile>(i, j)];
-      peak = larger(peak, (VecInt)load(map + (first + i * row + j * 16)) & magnitudes);
+      peak = larger(peak, (VecInt)load(map + (first + i * row + j * col)) & magnitudes);
     }
   }
 }
@@ -173,18 +204,20 @@ ENGINE_NOINLINE void find_peaks(const WinogradArgs& args, const Map* x, std::int
   TilePosition at = position(args, begin);
   for (std::int64_t tile = begin; tile < end; ++tile, advance(args, at), peaks += kPeaks * 16) {
     const std::int64_t h = at.h - s.pad_top, w = at.w - s.pad_left;
-    const WorkRange rows = {max64(0, -h), min64(kSide, s.in_h - h)}, cols = {max64(0, -w), min64(kSide, s.in_w - w)};
+    const WorkRange rows = {count_before(h, s.dilation_h), count_below(s.in_h - h, kSide, s.dilation_h)};
+    const WorkRange cols = {count_before(w, s.dilation_w), count_below(s.in_w - w, kSide, s.dilation_w)};
     const bool is_whole = rows.begin == 0 && cols.begin == 0 && rows.end == kSide && cols.end == kSide;
+    const std::int64_t row = s.dilation_h * s.in_w * 16, col = s.dilation_w * 16;
     const Map* map = x + at.image * args.x_batch + block * s.in_h * s.in_w * 16;
     for (int l = 0; l < 16; l += kLanes) {
       const VecInt magnitudes = magnitudes_of(0, channels, l);
       VecInt found[kPeaks];
 #pragma GCC unroll 5
       for (int p = 0; p < kPeaks; ++p) found[p] = is_first ? VecInt{} : (VecInt)load(peaks + p * 16 + l);
-      if (is_whole)
-        add_peaks<kTile, true>(map, (h * s.in_w + w) * 16 + l, s.in_w * 16, rows, cols, magnitudes, found);
+      if (is_whole && col == 16)
+        add_peaks<kTile, true>(map, (h * s.in_w + w) * 16 + l, row, 16, rows, cols, magnitudes, found);
       else
-        add_peaks<kTile, false>(map, (h * s.in_w + w) * 16 + l, s.in_w * 16, rows, cols, magnitudes, found);
+        add_peaks<kTile, false>(map, (h * s.in_w + w) * 16 + l, row, col, rows, cols, magnitudes, found);
 #pragma GCC unroll 5
       for (int p = 0; p < kPeaks; ++p) store(peaks + p * 16 + l, (Vec)found[p]);
     }
@@ -294,7 +327,7 @@ ENGINE_NOINLINE void judge_tiles(const WinogradArgs& args, const Map* x, const G
     const float* at_peaks = peaks;
     TilePosition at = position(args, begin);
     for (std::int64_t tile = begin; tile < next; ++tile, advance(args, at), at_peaks += kPeaks * 16, ++marks) {
-      const std::int64_t rows = args.shape.out_h - at.h, cols = args.shape.out_w - at.w;
+      const std::int64_t rows = output_rows(args, at.h), cols = output_cols(args, at.w);
       Verdict verdict = kZero;
       for (std::int64_t first = 0; first < group.ins; first += channels) {
         std::int32_t most[kPeaks] = {};

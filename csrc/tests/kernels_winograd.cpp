@@ -36,6 +36,16 @@ ConvShape shape(std::int64_t batch, std::int64_t in_c, std::int64_t out_c, std::
   return s;
 }
 
+ConvShape dilated(ConvShape s, std::int64_t h, std::int64_t w) {
+  s.dilation_h = h;
+  s.dilation_w = w;
+  s.pad_top *= h;
+  s.pad_left *= w;
+  s.out_h = s.in_h + 2 * s.pad_top - 2 * h;
+  s.out_w = s.in_w + 2 * s.pad_left - 2 * w;
+  return s;
+}
+
 // For each output, the largest finite product in its window, at least 1; the error is relative to it.
 std::vector<float> reaches(const ConvShape& s, const std::vector<float>& x, float weights) {
   const std::int64_t ins = s.in_channels / s.groups, outs = s.out_channels / s.groups;
@@ -47,7 +57,8 @@ std::vector<float> reaches(const ConvShape& s, const std::vector<float>& x, floa
           float most = 1.0f;
           for (std::int64_t i = 0; i < ins * 9; ++i) {
             const std::int64_t c = n * s.in_channels + out / outs * ins + i / 9;
-            const std::int64_t row = h + i % 9 / 3 - s.pad_top, col = w + i % 3 - s.pad_left;
+            const std::int64_t row = h + i % 9 / 3 * s.dilation_h - s.pad_top;
+            const std::int64_t col = w + i % 3 * s.dilation_w - s.pad_left;
             if (row < 0 || col < 0 || row >= s.in_h || col >= s.in_w) continue;
             const float product = std::fabs(x[(c * s.in_h + row) * s.in_w + col]) * weights;
             if (product <= std::numeric_limits<float>::max()) most = std::max(most, product);
@@ -64,8 +75,9 @@ std::vector<float> divided(std::vector<float> values, const std::vector<float>& 
 
 std::string describe(const ConvShape& s, int output_tile, int vectors, std::int64_t merge) {
   return "F" + std::to_string(output_tile) + " n" + std::to_string(s.batch) + " c" + std::to_string(s.in_channels) +
-         "->" + std::to_string(s.out_channels) + " in" + std::to_string(s.in_h) + "x" + std::to_string(s.in_w) + " v" +
-         std::to_string(vectors) + " g" + std::to_string(s.groups) + "/" + std::to_string(merge);
+         "->" + std::to_string(s.out_channels) + " in" + std::to_string(s.in_h) + "x" + std::to_string(s.in_w) + " d" +
+         std::to_string(s.dilation_h) + "x" + std::to_string(s.dilation_w) + " v" + std::to_string(vectors) + " g" +
+         std::to_string(s.groups) + "/" + std::to_string(merge);
 }
 
 struct Inputs {
@@ -176,14 +188,20 @@ std::vector<float> largest_of_groups(const ConvShape& s, const std::vector<float
   return found;
 }
 
-// The largest of a square from h, w on, in coordinates of outputs.
+// The largest of `size` x `size` pixels, as far apart as the dilation, from h, w on, in coordinates of outputs.
 float largest_within(const ConvShape& s, const float* map, std::int64_t h, std::int64_t w, std::int64_t size) {
   float most = 0.0f;
   for (std::int64_t i = 0; i < size * size; ++i) {
-    const std::int64_t row = h - s.pad_top + i / size, col = w - s.pad_left + i % size;
+    const std::int64_t row = h - s.pad_top + i / size * s.dilation_h;
+    const std::int64_t col = w - s.pad_left + i % size * s.dilation_w;
     if (row >= 0 && col >= 0 && row < s.in_h && col < s.in_w) most = std::max(most, map[row * s.in_w + col]);
   }
   return most;
+}
+
+// The first output of the tile to which output `at` of an axis belongs.
+std::int64_t tile_start(std::int64_t at, std::int64_t output_tile, std::int64_t dilation) {
+  return at / (output_tile * dilation) * output_tile * dilation + at % dilation;
 }
 
 // Each output is within the rounding errors of its tile, and of `range` times its window; so one that sees zeros only
@@ -206,8 +224,8 @@ void check_windows(const Target& target, const ConvShape& s, const std::vector<f
     const std::int64_t at = static_cast<std::int64_t>(i), w = at % s.out_w, h = at / s.out_w % s.out_h;
     const float* map = largest.data() + at / (s.out_w * s.out_h) / (s.out_channels / s.groups) * s.in_h * s.in_w;
     const float window = largest_within(s, map, h, w, 3);
-    const float tile =
-        largest_within(s, map, h / output_tile * output_tile, w / output_tile * output_tile, output_tile + 2);
+    const float tile = largest_within(s, map, tile_start(h, output_tile, s.dilation_h),
+                                      tile_start(w, output_tile, s.dilation_w), output_tile + 2);
     for (const Result& result : found) {
       const bool is_direct = result.way.find("directly") != std::string::npos;
       const double scale = is_direct ? window : std::min(tile, range * window);
@@ -231,6 +249,29 @@ void sizes(const Target& target) {
     for (const int pad : {0, 1, 2})
       for (std::int64_t h : {3, 4, 7, 9})
         for (std::int64_t w : {3, 5, 6, 14, 19}) check<kIsBf16>(target, shape(1, 16, 16, h, w, pad), {}, {}, tile);
+}
+
+// Maps of pixels that are as far apart as the dilation: of equal sizes and not, and of several tiles each.
+template <bool kIsBf16>
+void dilations(const Target& target) {
+  for (const int tile : {2, 4})
+    for (const std::int64_t h : {2, 3})
+      for (const std::int64_t w : {1, 2, 5})
+        for (const std::int64_t side : {2 * std::max(h, w), 2 * std::max(h, w) + 1, std::int64_t{17}})
+          for (const std::int64_t pad : {0, 1}) {
+            const ConvShape s = dilated(shape(2, 33, 20, side + 1, side, pad), h, w);
+            if (s.out_h < 1 || s.out_w < 1) continue;
+            check<kIsBf16>(target, s, {true, false, side == 17}, {Activation::kSigmoid}, tile, 0, 5);
+          }
+  // Paddings that are no multiples of the dilation.
+  for (const int tile : {2, 4}) {
+    ConvShape s = dilated(shape(1, 16, 16, 13, 14, 1), 4, 5);
+    s.pad_top = 1;
+    s.pad_left = 3;
+    s.out_h -= 4;
+    s.out_w -= 3;
+    check<kIsBf16>(target, s, {true, false, false}, {}, tile);
+  }
 }
 
 template <bool kIsBf16>
@@ -297,6 +338,7 @@ void outliers(const Target& target) {
         check<kIsBf16>(target, s, {true, false, true}, {}, tile, 0, 5, 3, g.merge, outliers);
       };
       for (const float value : {1e4f, 1e6f, -1e30f, 1e38f, kInf, kNan}) {
+        check<kIsBf16>(target, dilated(s, 2, 3), {true, false, true}, {}, tile, 0, 5, 3, g.merge, {{value, pixel}});
         run_with({{value, pixel}});
         run_with({{value, image + (g.ins - 1) * s.in_h * s.in_w + pixel + 1}, {value, 2 * image - 1}});
       }
@@ -314,8 +356,9 @@ void sparse(const Target& target) {
   };
   for (const Grouping& g : {Grouping{1, 33, 20, 1}, {1, 16, 70, 1}, {2, 16, 16, 1}, {10, 4, 4, 4}, {3, 24, 8, 2}})
     for (const int tile : {2, 4})
-      for (const std::int64_t width : {12, 15}) {
+      for (const std::int64_t width : {12, 15, 17}) {
         ConvShape s = shape(2, g.groups * g.ins, g.groups * g.outs, 10, width, 1);
+        if (width == 17) s = dilated(s, 2, 3);
         s.groups = g.groups;
         const auto values = random_floats(s.batch * s.in_channels * s.in_h * s.in_w, 1);
         const auto places = random_floats(s.batch * s.in_h * s.in_w, 7);
@@ -360,10 +403,15 @@ void empty(const Target& target) {
 
 template <bool kIsBf16>
 std::vector<Case> cases() {
-  return {{"sizes", sizes<kIsBf16>},         {"channels", channels<kIsBf16>},
-          {"groups", groups<kIsBf16>},       {"batches, workers, blocks", batches_workers_blocks<kIsBf16>},
-          {"epilogues", epilogues<kIsBf16>}, {"outliers", outliers<kIsBf16>},
-          {"sparse", sparse<kIsBf16>},       {"magnitudes", magnitudes<kIsBf16>},
+  return {{"sizes", sizes<kIsBf16>},
+          {"dilations", dilations<kIsBf16>},
+          {"channels", channels<kIsBf16>},
+          {"groups", groups<kIsBf16>},
+          {"batches, workers, blocks", batches_workers_blocks<kIsBf16>},
+          {"epilogues", epilogues<kIsBf16>},
+          {"outliers", outliers<kIsBf16>},
+          {"sparse", sparse<kIsBf16>},
+          {"magnitudes", magnitudes<kIsBf16>},
           {"empty", empty<kIsBf16>}};
 }
 

@@ -165,8 +165,9 @@ def test_products(isa: str, shared: int, transposed: int, packed: int) -> None:
         ("conv_transpose_f32", {"strides": [65, 1]}, "64 at most"),
         ("winograd_f32", {"strides": [2, 2], "output_tile": 4}, "stride 1"),
         ("winograd_f32", {"output_tile": 3}, "expected 2 or 4"),
-        ("winograd_f32", {"pads": [2, 1, 0, 1], "output_tile": 4}, "paddings of at most 1"),
-        ("winograd_f32", {"in": [1, 13], "out": [1, 13], "output_tile": 4}, "maps of 2x2 or more"),
+        ("winograd_f32", {"pads": [2, 1, 0, 1], "output_tile": 4}, "paddings of at most the dilation"),
+        ("winograd_f32", {"in": [1, 13], "out": [1, 13], "output_tile": 4}, "at least twice the dilation"),
+        ("winograd_f32", {"dilations": [5, 1], "pads": [5, 1, 5, 1], "output_tile": 4}, "at least twice the dilation"),
         ("depthwise_f32", {}, "expected as many"),
     ],
 )

@@ -29,6 +29,18 @@ std::int64_t weight_floats(const WinogradArgs& args, std::int64_t taps, std::int
   return taps * (before * args.in_group * args.out_group + ins * divide_up(outs, lanes) * lanes);
 }
 
+// Whether each output meets two taps or more.
+bool fits_axis(std::int64_t in, std::int64_t out, std::int64_t pad, std::int64_t dilation) {
+  const std::int64_t pad_end = out + 2 * dilation - in - pad;
+  return std::max(pad, pad_end) <= dilation && in >= 2 * dilation;
+}
+
+// Tiles of up to `output_tile` outputs that are `dilation` apart.
+std::int64_t tiles_along(std::int64_t out, std::int64_t output_tile, std::int64_t dilation) {
+  const std::int64_t whole = out / (output_tile * dilation);
+  return whole * dilation + std::min(dilation, out - whole * output_tile * dilation);
+}
+
 }  // namespace
 
 WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
@@ -46,8 +58,8 @@ WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& oper
   args.tile_channels = vectors * traits.lanes;
   args.lanes = traits.lanes;
   args.pixels = traits.max_pixels[vectors];
-  args.tiles_h = divide_up(shape.out_h, output_tile);
-  args.tiles_w = divide_up(shape.out_w, output_tile);
+  args.tiles_h = tiles_along(shape.out_h, output_tile, shape.dilation_h);
+  args.tiles_w = tiles_along(shape.out_w, output_tile, shape.dilation_w);
   args.tiles = shape.batch * args.tiles_h * args.tiles_w;
   args.block_tiles = block_tiles == 0 ? 2 * args.pixels : block_tiles;
   args.range = output_tile == 2 ? kRange2 : kRange4;
@@ -86,14 +98,13 @@ WinogradArgs read_winograd(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("winograd_fused_f32").traits);
   const ConvShape shape = read_conv_shape(attributes);
-  if (shape.kernel_h != 3 || shape.kernel_w != 3 || shape.stride_h != 1 || shape.stride_w != 1 ||
-      shape.dilation_h != 1 || shape.dilation_w != 1) {
-    throw PlanError("Winograd convolution takes a 3x3 kernel of stride 1 without dilation");
-  }
-  const std::int64_t pad_bottom = shape.out_h + 2 - shape.in_h - shape.pad_top;
-  const std::int64_t pad_right = shape.out_w + 2 - shape.in_w - shape.pad_left;
-  if (std::max({shape.pad_top, shape.pad_left, pad_bottom, pad_right}) > 1 || std::min(shape.in_h, shape.in_w) < 2) {
-    throw PlanError("Winograd convolution takes maps of 2x2 or more with paddings of at most 1");
+  if (shape.kernel_h != 3 || shape.kernel_w != 3 || shape.stride_h != 1 || shape.stride_w != 1)
+    throw PlanError("Winograd convolution takes a 3x3 kernel of stride 1");
+  if (!fits_axis(shape.in_h, shape.out_h, shape.pad_top, shape.dilation_h) ||
+      !fits_axis(shape.in_w, shape.out_w, shape.pad_left, shape.dilation_w)) {
+    throw PlanError(
+        "Winograd convolution takes maps of at least twice the dilation, with paddings of at most the "
+        "dilation");
   }
   const std::int64_t tile = attributes.integer("output_tile", 2, 4);
   if (tile == 3) throw PlanError("attribute \"output_tile\" is 3; expected 2 or 4");

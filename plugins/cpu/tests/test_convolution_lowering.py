@@ -165,6 +165,24 @@ def test_the_default_is_what_wins_on_large_and_small_maps() -> None:
     assert default(geometry(3, 64, 112, kernel=7), Layout.PLAIN) == "conv_planar_f32 vectors0"
 
 
+def test_dilated_convolutions_by_winograds_algorithm() -> None:
+    """On the maps of pixels that are as far apart as the dilation, unless these are too small."""
+
+    def first(size: int, dilation: int) -> str:
+        pads = (dilation,) * 4
+        dilated = ConvGeometry(
+            1, 1, 128, 128, (size, size), (size, size), (3, 3), (1, 1), (dilation, dilation), pads
+        )  # fmt: skip
+        return default(dilated)
+
+    assert first(28, 2).startswith("winograd_f32 output_tile4")
+    assert first(65, 12).startswith("winograd_f32")
+    assert first(28, 18) == "conv_blocked_f32 vectors0", "some outputs meet one row of taps only"
+    x, w = named("x", 2, 32, 21, 22), named("w", 48, 32, 3, 3)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], dilations=[3, 4], pads=[3, 4, 3, 4])
+    check([node], {"x": x}, {"w": w}, 9 * 32)
+
+
 def test_tiles_come_first_where_the_instruction_set_has_them() -> None:
     def first(problem: ConvGeometry, layout: Layout = Layout.BLOCKED_BF16, isa: str = "amx") -> str:
         blocked = Layout.BLOCKED_BF16

@@ -271,7 +271,7 @@ def _grouped_cycles(problem: ConvProblem) -> float:
 
 def _winograd_cycles(problem: ConvProblem, tile: int, merge: int) -> float:
     g = problem.geometry
-    tiles = g.batch * math.prod(-(-size // tile) for size in g.out_size)
+    tiles = g.batch * math.prod(_tiles(*axis, tile) for axis in zip(g.out_size, g.dilations, strict=True))
     points = (tile + 2) ** 2
     into, out = _TRANSFORM_CYCLES[tile]
     transforms = tiles * (into * padded_channels(g.in_channels) + out * padded_channels(g.out_channels)) / 16
@@ -280,6 +280,12 @@ def _winograd_cycles(problem: ConvProblem, tile: int, merge: int) -> float:
         return max(products, weights) + transforms / problem.threads
     # The zeros make the weights several times as large, and each is used for few tiles.
     return _WINOGRAD_GROUPS_FACTOR * (products + transforms / problem.threads) + 2 * weights
+
+
+def _tiles(outputs: int, dilation: int, tile: int) -> int:
+    """Tiles of an axis, whose outputs are as far apart as the dilation."""
+    whole, rest = divmod(outputs, tile * dilation)
+    return whole * dilation + min(dilation, rest)
 
 
 def _product_cycles(problem: ConvProblem, pixels: float, taps: float, merge: int = 1) -> tuple[float, float]:

@@ -58,9 +58,11 @@ class ConvGeometry:
 
     @property
     def is_winograd(self) -> bool:
-        """3x3 of stride 1, without dilation; and each output meets 2x2 taps, by whose weights its errors are judged."""
-        is_plain = self.strides == self.dilations == (1, 1) and self.kernel == (3, 3) and not self.transposed
-        return is_plain and max(self.pads) <= 1 and min(self.in_size) >= 2
+        """3x3 of stride 1; and each output meets 2x2 taps, by whose weights its errors are judged."""
+        if self.strides != (1, 1) or self.kernel != (3, 3) or self.transposed:
+            return False
+        axes = zip(self.in_size, self.dilations, self.pads[:2], self.pads[2:], strict=True)
+        return all(max(pads) <= dilation and size >= 2 * dilation for size, dilation, *pads in axes)
 
     def attributes(self) -> dict[str, Attribute]:
         """The attributes that all convolution kernels have, by their names in C++."""
