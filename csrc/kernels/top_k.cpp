@@ -4,8 +4,9 @@
 // Operands: x, values [outer, k, inner], positions (int64, the same shape); element alignment; none may overlap. Split
 // over lines. Scratch: k entries.
 //
-// A heap holds the best k elements so far, the worst of them on top: most elements of a long line are rejected by one
-// comparison.
+// A heap holds the best k elements so far, the worst of them on top. Most elements of a long line are worse: lines
+// without gaps are compared with the top by blocks, which the compiler vectorizes, and only the elements of blocks that
+// have a better one are visited.
 #include "kernels/top_k.hpp"
 
 #include <cstring>
@@ -71,6 +72,22 @@ void sink(TopKEntry* heap, std::int64_t count, std::int64_t at, TopKEntry entry)
   heap[at] = entry;
 }
 
+constexpr std::int64_t kBlock = 64;
+
+// Whether one of kBlock elements may come before `worst`; if not, none does.
+template <class T>
+bool may_be_better(const T* x, T worst, bool is_smallest) {
+  // A NaN is the best of the largest elements, and the worst of the smallest ones.
+  if (is_smallest && worst != worst) return true;
+  unsigned any = 0;
+  if (is_smallest) {
+    for (std::int64_t i = 0; i < kBlock; ++i) any |= x[i] < worst;
+  } else {
+    for (std::int64_t i = 0; i < kBlock; ++i) any |= !(x[i] <= worst);
+  }
+  return any != 0;
+}
+
 template <class T>
 void select_line(const TopKArgs& args, const T* x, TopKEntry* heap) {
   const auto entry_of = [&](std::int64_t i) {
@@ -79,9 +96,16 @@ void select_line(const TopKArgs& args, const T* x, TopKEntry* heap) {
   };
   for (std::int64_t i = 0; i < args.k; ++i) heap[i] = entry_of(i);
   for (std::int64_t i = args.k / 2 - 1; i >= 0; --i) sink(heap, args.k, i, heap[i]);
-  for (std::int64_t i = args.k; i < args.axis; ++i) {
-    const TopKEntry entry = entry_of(i);
-    if (entry.key > heap[0].key) sink(heap, args.k, 0, entry);  // equal keys keep the earlier position
+  for (std::int64_t i = args.k; i < args.axis;) {
+    const bool is_block = args.inner == 1 && args.axis - i >= kBlock;
+    if (is_block && !may_be_better(x + i, x[heap[0].position], args.is_smallest)) {
+      i += kBlock;
+      continue;
+    }
+    for (const std::int64_t end = is_block ? i + kBlock : args.axis; i < end; ++i) {
+      const TopKEntry entry = entry_of(i);
+      if (entry.key > heap[0].key) sink(heap, args.k, 0, entry);  // equal keys keep the earlier position
+    }
   }
   for (std::int64_t last = args.k - 1; last > 0; --last) {
     const TopKEntry worst = heap[0];

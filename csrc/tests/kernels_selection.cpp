@@ -165,13 +165,15 @@ void signed_zeros(const Target& target) {
 }
 
 void not_finite(const Target& target) {
-  for (const Sizes& s : {Sizes{2, 70, 1}, Sizes{1, 40, 20}})
+  for (const Sizes& s : {Sizes{2, 70, 1}, Sizes{1, 400, 1}, Sizes{1, 40, 20}})
     for (const float special : {kNan, kInf, -kInf})
-      for (const std::int64_t at : {0, 39, 41}) {
+      for (const std::int64_t at : {0, 39, 41, 300}) {
+        if (at + 17 >= s.count()) continue;
         auto x = samples(s.count(), 3);
         x[at] = x[at + 17] = special;
         check_extremes(target, s, x);
         check_best(target, s, 20, x);
+        check_best(target, s, 1, x);
       }
 }
 
