@@ -7,7 +7,8 @@
 
 #include <cmath>
 
-#include "simd/isa.hpp"
+#include "simd/shuffle.hpp"
+#include "simd/vec.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
@@ -18,19 +19,24 @@ struct Span {
   std::int64_t counted;  // including the padding, if it counts
 };
 
+// How many steps reach `distance`, which is positive. Without gaps, this needs no division, of which a row has several.
+ENGINE_INLINE std::int64_t steps_to(std::int64_t distance, std::int64_t step) {
+  return step == 1 ? distance : (distance + step - 1) / step;
+}
+
 Span span_of(const WindowPoolArgs& args, int axis, std::int64_t output) {
   const std::int64_t step = args.dilation[axis], start = output * args.stride[axis] - args.begin[axis];
   const std::int64_t length = args.in[axis], kernel = args.kernel[axis];
-  const std::int64_t skipped = start < 0 ? (-start + step - 1) / step : 0;
+  const std::int64_t skipped = start < 0 ? steps_to(-start, step) : 0;
   const std::int64_t behind = start + kernel * step;
   Span span = {start + skipped * step, behind < length ? behind : length, step, 0};
   const std::int64_t limit = args.counts_padding ? length + args.end[axis] : length;
   if (args.counts_padding) {  // no position is before the padding
     const std::int64_t room = limit - start;
-    const std::int64_t fitting = room <= 0 ? 0 : (room + step - 1) / step;
+    const std::int64_t fitting = room <= 0 ? 0 : steps_to(room, step);
     span.counted = fitting < kernel ? fitting : kernel;
   } else {
-    span.counted = span.first < span.end ? (span.end - span.first + step - 1) / step : 0;
+    span.counted = span.first < span.end ? steps_to(span.end - span.first, step) : 0;
   }
   return span;
 }
@@ -153,6 +159,121 @@ void pool_row(const WindowPoolArgs& args, const T* map, const Span* spans, typen
   }
 }
 
+// -- maxima of f32 in vectors ---------------------------------------------------------------------------------------
+
+// The rows of the windows of a row of outputs: `planes` times `rows` of them, at least one.
+struct Rows {
+  const float* first;
+  std::int64_t planes, rows, plane_step, row_step;
+};
+
+Rows rows_of(const WindowPoolArgs& args, const float* map, const Span* spans) {
+  const auto count = [](const Span& span) {
+    return span.first < span.end ? steps_to(span.end - span.first, span.step) : 0;
+  };
+  const std::int64_t length = args.in[2], plane = args.in[1] * length;
+  return {map + spans[0].first * plane + spans[1].first * length, count(spans[0]), count(spans[1]),
+          spans[0].step * plane, spans[1].step * length};
+}
+
+// Largest elements, lane by lane. A maximum that keeps NaNs would wait for two comparisons before each next one, so
+// the largest magnitude shows whether there was a NaN: as an integer, it is above that of infinity.
+struct Largest {
+  simd::Vec best;
+  simd::VecInt magnitude;
+
+  static ENGINE_ALWAYS_INLINE Largest of(simd::Vec x) { return {x, (simd::VecInt)x & 0x7fffffff}; }
+  ENGINE_ALWAYS_INLINE void take(simd::Vec x) {
+    const simd::VecInt bits = (simd::VecInt)x & 0x7fffffff;
+    best = simd::max(best, x);
+    magnitude = bits > magnitude ? bits : magnitude;
+  }
+  ENGINE_ALWAYS_INLINE simd::Vec value() const {
+    return magnitude > 0x7f800000 ? simd::broadcast(__builtin_nanf("")) : best;
+  }
+};
+
+ENGINE_INLINE simd::Vec join_lanes(const Rows& rows, std::int64_t column) {
+  Largest found = Largest::of(simd::load(rows.first + column));
+  for (std::int64_t d = 0; d < rows.planes; ++d)
+    for (std::int64_t h = d == 0; h < rows.rows; ++h)
+      found.take(simd::load(rows.first + d * rows.plane_step + h * rows.row_step + column));
+  return found.value();
+}
+
+// The maximum of each column of the rows. The last vector overlaps the one before.
+void join_rows(const Rows& rows, float* line, std::int64_t length) {
+  if (length < simd::kLanes) {
+    for (std::int64_t w = 0; w < length; ++w) {
+      float best = rows.first[w];
+      for (std::int64_t d = 0; d < rows.planes; ++d)
+        for (std::int64_t h = 0; h < rows.rows; ++h)
+          best = Maximum<float>::join(best, rows.first[d * rows.plane_step + h * rows.row_step + w]);
+      line[w] = best;
+    }
+    return;
+  }
+  for (std::int64_t w = 0; w + simd::kLanes <= length; w += simd::kLanes) simd::store(line + w, join_lanes(rows, w));
+  simd::store(line + length - simd::kLanes, join_lanes(rows, length - simd::kLanes));
+}
+
+// kLanes elements, kStride apart. With 2, the element behind the last one is read, too.
+template <int kStride>
+ENGINE_INLINE simd::Vec load_lanes(const float* from) {
+  if constexpr (kStride == 1) {
+    return simd::load(from);
+  } else {
+    simd::VecInt even = {};
+    for (int i = 0; i < simd::kLanes; ++i) even[i] = 2 * i;
+    return ENGINE_SHUFFLE(simd::load(from), simd::load(from + simd::kLanes), even);
+  }
+}
+
+template <int kStride>
+ENGINE_INLINE void maximum_lanes(const WindowPoolArgs& args, const float* line, float* to, std::int64_t output) {
+  const float* const from = line + output * kStride - args.begin[2];
+  Largest found = Largest::of(load_lanes<kStride>(from));
+  for (std::int64_t k = 1; k < args.kernel[2]; ++k) found.take(load_lanes<kStride>(from + k * args.dilation[2]));
+  simd::store(to + output, found.value());
+}
+
+// Outputs low, ..., high - 1, at least a vector of them, whose windows are inside of the row.
+template <int kStride>
+void maxima_inside(const WindowPoolArgs& args, const float* line, float* to, std::int64_t low, std::int64_t high) {
+  for (std::int64_t w = low; w + simd::kLanes <= high; w += simd::kLanes) maximum_lanes<kStride>(args, line, to, w);
+  maximum_lanes<kStride>(args, line, to, high - simd::kLanes);
+}
+
+void maxima_at(const WindowPoolArgs& args, const float* line, float* to, std::int64_t low, std::int64_t high) {
+  for (std::int64_t w = low; w < high; ++w) {
+    float best = Maximum<float>::begin();
+    const Span span = span_of(args, 2, w);
+    for (std::int64_t x = span.first; x < span.end; x += span.step) best = Maximum<float>::join(best, line[x]);
+    to[w] = best;
+  }
+}
+
+// A row of outputs: the maxima of the columns of its rows, then of the windows of these.
+void maximum_row(const WindowPoolArgs& args, const float* map, const Span* spans, float* line, float* to) {
+  const std::int64_t outputs = args.out[2], stride = args.stride[2];
+  const Rows rows = rows_of(args, map, spans);
+  if (rows.planes < 1 || rows.rows < 1) {
+    for (std::int64_t w = 0; w < outputs; ++w) to[w] = Maximum<float>::begin();
+    return;
+  }
+  join_rows(rows, line, args.in[2]);
+  const std::int64_t room = args.in[2] - 1 - (args.kernel[2] - 1) * args.dilation[2] + args.begin[2];
+  const std::int64_t fitting = room < 0 ? 0 : room / stride + 1;
+  const std::int64_t low = (args.begin[2] + stride - 1) / stride, high = fitting < outputs ? fitting : outputs;
+  if (stride > 2 || high - low < simd::kLanes) return maxima_at(args, line, to, 0, outputs);
+  maxima_at(args, line, to, 0, low);
+  if (stride == 1)
+    maxima_inside<1>(args, line, to, low, high);
+  else
+    maxima_inside<2>(args, line, to, low, high);
+  maxima_at(args, line, to, high, outputs);
+}
+
 template <class T>
 void pool_row(const WindowPoolArgs& args, const T* map, const Span* spans, void* scratch, T* to) {
   if constexpr (sizeof(T) == sizeof(float)) {
@@ -161,8 +282,10 @@ void pool_row(const WindowPoolArgs& args, const T* map, const Span* spans, void*
     if (args.op == WindowPoolOp::kNorm && args.power == 1) return pool_row<T, AbsoluteSum>(args, map, spans, line, to);
     if (args.op == WindowPoolOp::kNorm && args.power == 2) return pool_row<T, SquareSum>(args, map, spans, line, to);
     if (args.op == WindowPoolOp::kNorm) return pool_row<T, PowerSum>(args, map, spans, line, to);
+    return maximum_row(args, map, spans, static_cast<float*>(scratch), to);
+  } else {
+    pool_row<T, Maximum<T>>(args, map, spans, static_cast<T*>(scratch), to);
   }
-  pool_row<T, Maximum<T>>(args, map, spans, static_cast<T*>(scratch), to);
 }
 
 template <class T>

@@ -109,6 +109,38 @@ void maxima(const Target& target) {
   }
 }
 
+// Without positions, rows are computed in vectors, and what does not fill one or reaches into the padding apart.
+void rows(const Target& target) {
+  for (const std::int64_t length : {1, 2, 15, 16, 17, 31, 33, 40, 66, 130})
+    for (const std::int64_t stride : {1, 2, 3})
+      for (const std::int64_t kernel : {1, 2, 3, 5})
+        for (const std::int64_t dilation : {1, 2})
+          for (const std::int64_t pad : {std::int64_t{0}, std::int64_t{1}, kernel}) {
+            const std::int64_t room = length + 2 * pad - dilation * (kernel - 1) - 1;
+            if (room < 0) continue;
+            const Window w = {{2, 4, length}, {2, 3, room / stride + 1}, {2, 3, kernel},
+                              {1, 2, stride}, {1, 1, dilation},          {0, 2, pad, 1, 1, pad}};
+            auto x = random_floats(static_cast<std::size_t>(2 * product(w.in)), 6);
+            x[static_cast<std::size_t>(length / 2)] = kNan;
+            x.back() = kInf;
+            x[x.size() / 2] = -kInf;
+            x[x.size() / 3] = 1e-42f;
+            const auto taps = positions_of(w);
+            const auto result =
+                pooled(target, attributes(w, 0, "f32", 2), bytes_of_values(x), taps.size() * 2, 4, false);
+            for (std::size_t i = 0; i < taps.size() * 2; ++i) {
+              const auto map = static_cast<std::int64_t>(i / taps.size()) * product(w.in);
+              float best = -kInf;
+              for (const std::int64_t at : taps[i % taps.size()].inside) {
+                const float value = x[static_cast<std::size_t>(map + at)];
+                best = std::isnan(best) || value <= best ? best : value;
+              }
+              const float got = value_at<float>(result[0], static_cast<std::int64_t>(i));
+              expect(std::isnan(best) ? std::isnan(got) : got == best, "maximum of a row");
+            }
+          }
+}
+
 void bytes(const Target& target) {
   const Window& w = kWindows[2];
   const auto taps = positions_of(w);
@@ -178,5 +210,5 @@ void refused(const Target& target) {
 }  // namespace
 
 int main() {
-  return run_cases({{"maxima", maxima}, {"bytes", bytes}, {"numbers", numbers}, {"refused", refused}});
+  return run_cases({{"maxima", maxima}, {"rows", rows}, {"bytes", bytes}, {"numbers", numbers}, {"refused", refused}});
 }

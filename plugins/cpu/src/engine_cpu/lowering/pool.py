@@ -1,4 +1,7 @@
-"""MaxPool, AveragePool and LpPool, and global forms: mostly on maps in blocks of 16 channels."""
+"""MaxPool, AveragePool and LpPool, and global forms: mostly on maps in blocks of 16 channels.
+
+Maxima and global forms of f32 also read PLAIN maps, because reordering a map takes longer than to pool it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.native import Attribute
 from engine.ops.pool import GlobalLpPoolSpec, PoolSpec
 from engine.ops.spec import OperatorSpec, SpecT
-from engine_cpu.layout import Layout, LayoutOption
+from engine_cpu.layout import Layout, LayoutOption, layout_bytes, static_shape
 from engine_cpu.lowering.checks import F32, check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_geometry import window_attributes
 from engine_cpu.lowering.registry import OpLowering, lowers
@@ -52,12 +55,17 @@ class PoolLowering(_MapLowering[PoolSpec]):
         return first_refusal(check_types((x, spec.output()), allowed), check_steps(spec))
 
     def layouts(self, spec: PoolSpec) -> Sequence[LayoutOption]:
-        if _is_in_blocks(spec):
+        count, x = spec.node.num_outputs, spec.node.input_value(0)
+        if not _is_in_blocks(spec):
+            return (LayoutOption.uniform(Layout.PLAIN, 1, count),)
+        if spec.op_type != "MaxPool" or x.element_type is not f32:
             return super().layouts(spec)
-        return (LayoutOption.uniform(Layout.PLAIN, 1, spec.node.num_outputs),)
+        # Windows of rows take longer than of blocks: as long as half of a reorder of the input.
+        cost = layout_bytes(static_shape(x), f32, Layout.PLAIN)
+        return (*super().layouts(spec), LayoutOption.uniform(Layout.PLAIN, 1, count, cost))
 
     def lower(self, spec: PoolSpec, b: SegmentBuilder) -> None:
-        if not _is_in_blocks(spec):
+        if not b.option(spec.node).inputs[0].is_blocked:
             _window_step(spec, b)
             return
         attributes = window_attributes(spec.at(b.shape(spec.node.input_value(0))).with_axes(2))
@@ -114,10 +122,13 @@ class GlobalPoolLowering(_MapLowering[OperatorSpec]):
         return check_types((spec.node.input_value(0), spec.output()), _REDUCED | _MAXIMA if is_maximum else _REDUCED)
 
     def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+        x, plain = spec.node.input_value(0), LayoutOption.uniform(Layout.PLAIN, 1)
         if _has_map_of_blocks(spec.node):
-            return super().layouts(spec)
-        is_map = spec.output().element_type is f32 and len(spec.node.input_value(0).shape) > 4
-        return (LayoutOption.uniform(Layout.PLAIN, 1), *(super().layouts(spec) if is_map else ()))
+            # The mean of no pixels is 0 in blocks, and NaN as a reduction.
+            is_reduction = x.element_type is f32 and 0 not in static_shape(x)
+            return (*super().layouts(spec), *([plain] if is_reduction else ()))
+        is_map = x.element_type is f32 and len(x.shape) > 4
+        return (plain, *(super().layouts(spec) if is_map else ()))
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         if b.option(spec.node).inputs[0].is_blocked:
