@@ -75,18 +75,23 @@ struct Options {
   EpilogueArgs epilogue{};
   std::int64_t gap = 0;
   int threads = 2;
+  bool is_lanes = false;
+  std::int64_t nan_channel = -1;  // of x
 };
 
 void check(const Target& target, const ConvShape& s, const Options& o) {
-  const std::string operation = o.transposed ? "conv_transpose_f32" : "conv_grouped_f32";
-  const std::string what = operation + " n" + std::to_string(s.batch) + " g" + std::to_string(s.groups) + " c" +
-                           std::to_string(s.in_channels) + "->" + std::to_string(s.out_channels) + " k" +
-                           std::to_string(s.kernel_h) + "x" + std::to_string(s.kernel_w) + " s" +
-                           std::to_string(s.stride_h) + " p" + std::to_string(s.pad_top) + " d" +
-                           std::to_string(s.dilation_h) + " expanded" + std::to_string(o.expanded);
+  const std::string operation = o.transposed ? "conv_transpose_f32"
+                                : o.is_lanes ? "conv_lanes_f32"
+                                             : "conv_grouped_f32";
+  const std::string what =
+      operation + " n" + std::to_string(s.batch) + " g" + std::to_string(s.groups) + " c" +
+      std::to_string(s.in_channels) + "->" + std::to_string(s.out_channels) + " k" + std::to_string(s.kernel_h) + "x" +
+      std::to_string(s.kernel_w) + " w" + std::to_string(s.out_w) + " s" + std::to_string(s.stride_h) + " p" +
+      std::to_string(s.pad_top) + " d" + std::to_string(s.dilation_h) + " expanded" + std::to_string(o.expanded);
   const std::int64_t in_hw = s.in_h * s.in_w, out_hw = s.out_h * s.out_w;
   const std::int64_t blocks = (s.out_channels + 15) / 16, taps = s.kernel_h * s.kernel_w;
-  const auto x = random_floats(s.batch * s.in_channels * in_hw, 1);
+  auto x = random_floats(s.batch * s.in_channels * in_hw, 1);
+  if (o.nan_channel >= 0) std::fill_n(x.begin() + o.nan_channel * in_hw, in_hw, kNan);
   const auto w = random_floats(s.in_channels * s.out_channels / s.groups * taps, 2);
   auto bias = random_floats(s.out_channels, 3);
   const auto residual = random_floats(s.batch * s.out_channels * out_hw, 4);
@@ -173,6 +178,64 @@ void groups_of_any_size(const Target& target) {
     }
 }
 
+// The sizes that conv_lanes_f32 takes: lanes of one group, of two, or of several in one block.
+void lanes_of_any_size(const Target& target) {
+  const std::int64_t sizes[][3] = {{4, 24, 24}, {5, 8, 8},   {33, 1, 1}, {9, 4, 4},   {5, 12, 12}, {3, 20, 40},
+                                   {2, 15, 15}, {2, 40, 20}, {2, 24, 8}, {20, 1, 2},  {5, 2, 8},   {4, 3, 14},
+                                   {1, 5, 17},  {3, 16, 16}, {17, 2, 4}, {3, 31, 33}, {7, 1, 16}};
+  Options options;
+  options.is_lanes = true;
+  for (const auto& [groups, in, out] : sizes)
+    for (const std::int64_t kernel : {1, 3, 5})
+      for (const std::int64_t stride : {1, 2, 3})
+        for (const std::int64_t dilation : {1, 2}) {
+          options.has_residual = dilation == 2;
+          check(target, grouped(groups, in, out, kernel, stride, dilation * (kernel / 2), dilation), options);
+        }
+}
+
+// Tiles of every width, windows wider than the map, and rows and columns of taps that lie in the padding.
+void lanes_of_any_width(const Target& target) {
+  Options options;
+  options.is_lanes = true;
+  for (const std::int64_t stride : {1, 2, 3})
+    for (const std::int64_t kernel : {1, 2, 3, 7})
+      for (std::int64_t width = 1; width <= 31; ++width)
+        for (const std::int64_t pad : {0, 4}) {
+          ConvShape s = grouped(3, 4, 8, kernel, stride, pad, 1);
+          s.in_h = 2;
+          s.out_w = width;
+          s.in_w = std::max<std::int64_t>(1, (width - 1) * stride + kernel - 2 * pad);
+          s.out_h = (s.in_h + 2 * pad - kernel) / stride + 1;
+          if (s.in_h + 2 * pad < kernel) continue;
+          options.threads = static_cast<int>(1 + width % 3);
+          check(target, s, options);
+        }
+}
+
+void lanes_epilogues(const Target& target) {
+  Options options;
+  options.is_lanes = options.has_residual = true;
+  for (int i = 0; i < static_cast<int>(Activation::kCount); ++i)
+    for (const bool after : {false, true}) {
+      options.epilogue = {static_cast<Activation>(i), 0.3f, 0.6f, after};
+      check(target, grouped(3, 12, 12, 3, 1, 1, 1), options);
+    }
+  options.epilogue = {};
+  options.gap = kGap;
+  check(target, grouped(3, 24, 24, 3, 2, 1, 1, 3), options);
+  options = {};
+  options.is_lanes = true;
+  ConvShape s = grouped(2, 8, 8, 3, 1, 1, 1);
+  s.out_w = 0;
+  check(target, s, options);
+  // A NaN reaches only its own group.
+  for (const std::int64_t channel : {0, 7, 23, 47}) {
+    options.nan_channel = channel;
+    for (const std::int64_t size : {4, 8, 12, 24}) check(target, grouped(48 / size, size, size, 3, 1, 1, 1), options);
+  }
+}
+
 void every_residue(const Target& target) {
   for (std::int64_t kernel = 1; kernel <= 5; ++kernel)
     for (std::int64_t stride = 1; stride <= 4; ++stride)
@@ -238,6 +301,9 @@ void empty(const Target& target) {
 
 int main() {
   return run_cases({{"groups of any size", groups_of_any_size},
+                    {"lanes of any size", lanes_of_any_size},
+                    {"lanes of any width", lanes_of_any_width},
+                    {"lanes' epilogues", lanes_epilogues},
                     {"every residue", every_residue},
                     {"transposed groups", transposed_groups},
                     {"asymmetric", asymmetric},

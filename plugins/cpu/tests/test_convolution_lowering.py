@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
@@ -197,15 +198,15 @@ def test_tiles_come_first_where_the_instruction_set_has_them() -> None:
     assert first(geometry(64, 64, 56), isa="avx512bf16") != "conv_amx_bf16"
 
 
-@pytest.mark.parametrize(("groups", "width"), [(2, 32), (4, 32), (7, 24), (10, 8), (6, 20)])
+@pytest.mark.parametrize(("groups", "width"), [(2, 32), (4, 32), (7, 24), (6, 20)])
 def test_groups_by_winograds_algorithm(groups: int, width: int) -> None:
     """Wide groups, several narrow groups as one with zeros between them, and groups that never fill blocks."""
     channels = width * groups
     problem = ConvProblem(geometry(channels, channels, 28, groups=groups), {}, True, True, Layout.BLOCKED,
                           default_isa(), 2)  # fmt: skip
     best = ConvCandidates(problem)[0]
-    assert best.kernel == ("conv_grouped_f32" if width == 20 else "winograd_f32")
-    assert best.attributes.get("merge") == {32: 1, 24: 2, 8: 2, 20: None}[width]
+    assert best.kernel == ("conv_lanes_f32" if width == 20 else "winograd_f32")
+    assert best.attributes.get("merge") == {32: 1, 24: 2, 20: None}[width]
     x, r = named("x", 2, channels, 28, 27), named("r", 2, channels, 28, 27)
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], group=groups),
@@ -237,7 +238,34 @@ def test_groups_that_winograds_algorithm_does_not_compute() -> None:
 
     assert first(geometry(128, 128, 28, kernel=5, groups=2)) == "conv_blocked_f32", "not 3x3"
     assert first(geometry(1024, 1024, 7, groups=32)) == "conv_blocked_f32", "its weights are four times as large"
-    assert first(geometry(888, 888, 7, groups=37)) == "conv_grouped_f32"
+    assert first(geometry(888, 888, 7, groups=37)) == "conv_lanes_f32"
+
+
+@pytest.mark.parametrize(
+    ("groups", "ins", "outs", "stride", "dilation"),
+    [(32, 4, 4, 1, 1), (8, 8, 8, 2, 1), (5, 24, 24, 2, 1), (8, 24, 8, 1, 1), (20, 16, 16, 1, 1), (6, 12, 12, 1, 2)],
+)
+def test_groups_of_few_channels(groups: int, ins: int, outs: int, stride: int, dilation: int) -> None:
+    """Each lane multiplies the inputs of its own group; no group is padded to blocks."""
+    x = named("x", 2, groups * ins, 14, 14)
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[dilation] * 4, strides=[stride] * 2, group=groups,
+                         dilations=[dilation] * 2),
+        helper.make_node("Sigmoid", ["c"], ["s"]),
+        helper.make_node("Mul", ["c", "s"], ["y"]),
+    ]  # fmt: skip
+    constants = {"w": named("w", groups * outs, ins, 3, 3), "b": named("b", groups * outs)}
+    check(nodes, {"x": x}, constants, 9 * ins)
+    problem = replace(
+        geometry(groups * ins, groups * outs, 14, groups=groups), strides=(stride,) * 2, dilations=(dilation,) * 2
+    )
+    kernels = [each.kernel for each in ConvCandidates(ConvProblem(problem, {}, True, False, Layout.BLOCKED, "avx2", 1))]
+    assert kernels[0] == "conv_lanes_f32"
+
+
+def test_groups_that_lanes_do_not_divide_have_another_kernel() -> None:
+    problem = ConvProblem(geometry(96, 96, 14, groups=16), {}, True, False, Layout.BLOCKED, "avx512", 1)
+    assert "conv_lanes_f32" not in [each.kernel for each in ConvCandidates(problem)]
 
 
 def test_candidates_are_few_and_apart() -> None:

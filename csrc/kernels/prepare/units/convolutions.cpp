@@ -2,6 +2,7 @@
 #include "kernels/prepare/conv.cpp"
 #include "kernels/prepare/conv_amx.cpp"
 #include "kernels/prepare/conv_grouped.cpp"
+#include "kernels/prepare/conv_lanes.cpp"
 #include "kernels/prepare/conv_planar.cpp"
 #include "kernels/prepare/conv_request.cpp"
 #include "kernels/prepare/conv_residues.cpp"

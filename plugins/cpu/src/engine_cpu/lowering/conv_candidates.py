@@ -22,10 +22,16 @@ _MAX_MERGED: Final = 64
 # Core cycles: at best sixteen multiply-adds per half cycle; twelve bytes from memory per cycle over all cores.
 _FMA_CYCLES: Final = 0.5
 _MEMORY_BYTES: Final = 12.0
-# Measured, relative to the estimate: groups that are not whole blocks, whose channels are moved or expanded; and
-# Winograd's algorithm for several groups.
+# Measured, relative to the estimate: groups that are not whole blocks, whose channels are moved or expanded; groups of
+# one vector of outputs, where each multiply-add loads an input; and Winograd's algorithm for several groups.
 _GROUPED_FACTOR: Final = 2.5
+_ONE_VECTOR_FACTOR: Final = 1.2
 _WINOGRAD_GROUPS_FACTOR: Final = 1.2
+# The lanes of several groups: relative to multiply-adds, what these take at best, a permutation that serves three
+# kernel columns, for each column of stride, and one that serves a single column.
+_LANES_FACTOR: Final = 1.05
+_TRIPLE_PERMUTATION: Final = 0.2
+_SINGLE_PERMUTATION: Final = 1.5
 # Cycles of the Winograd input and output transforms of one tile of 16 channels.
 _TRANSFORM_CYCLES: Final = {2: (45.0, 35.0), 4: (150.0, 100.0)}
 # Weights and transformed tiles that stay cached, relative to the second-level cache.
@@ -139,6 +145,8 @@ def packed_bytes(geometry: ConvGeometry, kernel: str, attributes: Mapping[str, A
         case "conv_amx_bf16" | "conv_transpose_amx_bf16":
             steps = g.kernel[0] if attributes.get("plain") else -(-g.in_channels // _TILE_DEPTH) * g.taps
             floats = -(-g.out_channels // _TILE_COLUMNS) * _TILE_COLUMNS * steps * _TILE_DEPTH // 2
+        case "conv_lanes_f32":
+            floats = padded_channels(g.out_channels) * g.in_group * g.taps
         case _:
             floats = g.groups * padded_channels(g.out_group) * g.in_group * g.taps
     return 4 * floats
@@ -163,13 +171,19 @@ def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
     elif g.is_depthwise:
         yield from _variants(problem.kernel("depthwise"), [{}], 0.0)
     elif not g.has_whole_blocks:
+        if g.has_lanes:
+            yield from _variants("conv_lanes_f32", [{}], _lanes_cycles(problem))
         yield from _variants("conv_grouped_f32", [{}, {"expanded": 0}, {"expanded": 1}], _grouped_cycles(problem))
         yield from _winograd(problem)
     else:
         if _has_tiles(problem):
             yield 0.0, "conv_amx_bf16", {"plain": 0}
         direct = problem.kernel("conv_blocked")
-        yield from _variants(direct, _tilings(problem), _direct_cycles(problem))
+        has_lanes = g.groups > 1 and g.has_lanes and not problem.is_bf16
+        factor = _ONE_VECTOR_FACTOR if has_lanes and g.out_group == 16 else 1.0
+        yield from _variants(direct, _tilings(problem), factor * _direct_cycles(problem))
+        if has_lanes:
+            yield from _variants("conv_lanes_f32", [{}], _lanes_cycles(problem))
         yield from _winograd(problem)
 
 
@@ -267,6 +281,19 @@ def _direct_cycles(problem: ConvProblem) -> float:
 
 def _grouped_cycles(problem: ConvProblem) -> float:
     return _GROUPED_FACTOR * _direct_cycles(problem)
+
+
+def _lanes_cycles(problem: ConvProblem) -> float:
+    g = problem.geometry
+    period = math.lcm(g.out_group, 16)
+    # Of a period's vectors, those in which a group ends.
+    permuted = min(1.0, (period / g.out_group - 1) / (period / 16))
+    has_triples = g.dilations[1] == 1 and g.strides[1] <= 2
+    triples = g.kernel[1] // 3 * 3 / g.kernel[1] if has_triples else 0.0
+    permutation = triples * g.strides[1] * _TRIPLE_PERMUTATION + (1 - triples) * _SINGLE_PERMUTATION
+    pixels = g.batch * math.prod(g.out_size)
+    products = pixels * g.taps * g.in_group * padded_channels(g.out_channels) / 16
+    return products * (_LANES_FACTOR + permuted * permutation) * _FMA_CYCLES / problem.threads
 
 
 def _winograd_cycles(problem: ConvProblem, tile: int, merge: int) -> float:

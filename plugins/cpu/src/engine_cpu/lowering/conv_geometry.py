@@ -57,6 +57,12 @@ class ConvGeometry:
         return self.groups == 1 or (self.in_group % 16 == 0 and self.out_group % 16 == 0)
 
     @property
+    def has_lanes(self) -> bool:
+        """A channel of the groups of 16 adjacent outputs is in at most two vectors: `conv_lanes_f32` takes them."""
+        out = self.out_group
+        return out + math.gcd(out, 16) >= 16 or (16 % out == 0 and out % self.in_group == 0)
+
+    @property
     def is_winograd(self) -> bool:
         """3x3 of stride 1; and each output meets 2x2 taps, by whose weights its errors are judged."""
         if self.strides != (1, 1) or self.kernel != (3, 3) or self.transposed:
