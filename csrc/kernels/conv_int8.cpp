@@ -17,9 +17,10 @@ void run(const void* raw_args, void* const* buffers, const KernelContext& contex
   const ConvOperands& operands = args.conv.operands;
   ConvWalk<Tile> walk = {};
   walk.args = &args.conv;
-  walk.more = {static_cast<const std::int32_t*>(buffers[2]), args.padding, nullptr, &args.requantize, args.pairs_fit};
+  walk.more = {static_cast<const std::int32_t*>(buffers[2]) + args.start_offset, args.padding, nullptr,
+               &args.requantize, args.pairs_fit};
   walk.x = static_cast<const std::uint8_t*>(buffers[args.conv.x_at]);
-  walk.w = static_cast<const std::uint8_t*>(buffers[1]);
+  walk.w = static_cast<const std::uint8_t*>(buffers[1]) + args.conv.pack.packed_offset;
   walk.scale = static_cast<const float*>(buffers[3]);
   int operand = 4;
   if (operands.has_bias) walk.bias = static_cast<const float*>(buffers[operand++]);

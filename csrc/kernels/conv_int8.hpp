@@ -14,6 +14,9 @@ namespace engine {
 // the step's first phase. `conv.shape` is the shape of the copy, whose pads are 0. From a plain x, pixels of the copy
 // have four bytes, and the taps of a kernel row are one run of depth: weights are [out, kernel height, kernel width,
 // 4].
+// conv_transpose_int8 is one convolution for each residue of the outputs modulo the strides (conv_residues.hpp). Since
+// they have different taps, start has values for each of them, in the order of rows and columns.
+//
 // For a strided 1x1 kernel, the copy has only the pixels that are read, so that tiles may span rows.
 struct ConvInt8Args {
   ConvArgs conv;
@@ -28,6 +31,7 @@ struct ConvInt8Args {
   bool pairs_fit;               // see requantize_request.hpp
   std::int32_t zero_at;         // the index of a computed zero point, or 0
   std::uint8_t zero_flip;       // 128 if the zero point is of i8
+  std::int64_t start_offset;    // of the first channel's start
 };
 
 }  // namespace engine

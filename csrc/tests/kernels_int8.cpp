@@ -11,6 +11,7 @@ using namespace engine::test;
 namespace engine {
 extern const OperationEntry conv_amx_operations[];
 extern const OperationEntry conv_int8_operations[];
+extern const OperationEntry conv_transpose_int8_operations[];
 extern const OperationEntry depthwise_int8_operations[];
 extern const OperationEntry gemm_tiled_operations[];
 }  // namespace engine
@@ -268,6 +269,102 @@ void check_conv(const Target& target, const std::string& family, const Conv& c, 
   }
 }
 
+struct Axis {
+  std::int64_t in, out, kernel, stride, dilation, pad;  // pad: positions of the full result that are skipped
+  std::int64_t residue(std::int64_t output) const { return ((output + pad) % stride + stride) % stride; }
+  // The input position whose product with a tap is part of an output, or -1: a tap of another residue.
+  std::int64_t source(std::int64_t output, std::int64_t tap, bool& is_met) const {
+    const std::int64_t place = output + pad - tap * dilation;
+    is_met = place % stride == 0;
+    return is_met && place >= 0 && place / stride < in ? place / stride : -1;
+  }
+};
+
+void check_transposed(const Target& target, std::int64_t batch, std::int64_t in, std::int64_t out, const Axis& rows,
+                      const Axis& columns, const Epilogue& e, std::uint32_t seed) {
+  Dice dice(seed);
+  const std::int64_t zero_point = dice.roll(256), pixels = rows.out * columns.out;
+  const std::int64_t taps = rows.kernel * columns.kernel, residues = rows.stride * columns.stride;
+  const AttributeMap shape{{"batch", batch},
+                           {"in_channels", in},
+                           {"out_channels", out},
+                           {"in", std::vector<std::int64_t>{rows.in, columns.in}},
+                           {"out", std::vector<std::int64_t>{rows.out, columns.out}},
+                           {"kernel", std::vector<std::int64_t>{rows.kernel, columns.kernel}},
+                           {"strides", std::vector<std::int64_t>{rows.stride, columns.stride}},
+                           {"dilations", std::vector<std::int64_t>{rows.dilation, columns.dilation}},
+                           {"pads", std::vector<std::int64_t>{rows.pad, columns.pad, 0, 0}}};
+  const bool pairs_fit = dice.roll(3) == 0;
+  const ByteVector x = random_bytes(static_cast<std::size_t>(batch * in * rows.in * columns.in), seed + 1);
+  const ByteVector weights = random_weights(static_cast<std::size_t>(in * out * taps), pairs_fit, seed + 2);
+  Vectors v = vectors_of(out, dice);
+  v.start.clear();
+  for (std::int64_t i = 0; i < residues * padded(out); ++i)
+    v.start.push_back(static_cast<std::int32_t>(dice.roll(2000) - 1000));
+  const std::int64_t outputs = batch * out * pixels;
+  ByteVector residual = random_bytes(static_cast<std::size_t>(outputs), seed + 3);
+  if (e.residual_type == "f32") residual = bytes_of_values(random_floats(static_cast<std::size_t>(outputs), seed + 3));
+
+  const std::size_t room = static_cast<std::size_t>(padded(out + 64) * (padded(in) + 16) * taps);
+  std::vector<ByteVector> packed{ByteVector(room, 1)};
+  run_bytes(target, conv_transpose_int8_operations, "pack_conv_transpose_int8", shape, {weights}, packed, 4, 2);
+  AttributeMap attributes = shape, more = attributes_of(e);
+  attributes.merge(more);
+  attributes["x_zero_point"] = zero_point;
+  attributes["pairs_fit"] = std::int64_t{pairs_fit};
+  const ByteVector added =
+      e.residual_type.empty() ? residual : to_blocked(residual, batch, out, pixels, bytes_of(e.residual_type));
+  std::vector<ByteVector> results{
+      ByteVector(static_cast<std::size_t>(batch * padded(out) * pixels * bytes_of(e.y)), 7)};
+  const ByteVector input = to_blocked(x, batch, in, rows.in * columns.in);
+  run_bytes(target, conv_transpose_int8_operations, "conv_transpose_int8", attributes,
+            operands(input, packed[0], v, e, added), results, 4, static_cast<int>(1 + dice.roll(4)));
+  const ByteVector y = from_blocked(results[0], batch, out, pixels, bytes_of(e.y));
+
+  for (std::int64_t index = 0; index < outputs; ++index) {
+    const std::int64_t ow = index % columns.out, oh = index / columns.out % rows.out, o = index / pixels % out;
+    const std::int64_t n = index / (pixels * out), part = rows.residue(oh) * columns.stride + columns.residue(ow);
+    std::int64_t sum = v.start[static_cast<std::size_t>(part * padded(out) + o)];
+    for (std::int64_t kh = 0; kh < rows.kernel; ++kh)
+      for (std::int64_t kw = 0; kw < columns.kernel; ++kw) {
+        bool is_row = false, is_column = false;
+        const std::int64_t ih = rows.source(oh, kh, is_row), iw = columns.source(ow, kw, is_column);
+        if (!is_row || !is_column) continue;
+        for (std::int64_t i = 0; i < in; ++i) {
+          const bool is_inside = ih >= 0 && iw >= 0;
+          const std::int64_t value =
+              is_inside ? byte_at(x, ((n * in + i) * rows.in + ih) * columns.in + iw, false) : zero_point;
+          sum += value * byte_at(weights, (i * out + o) * taps + kh * columns.kernel + kw, true);
+        }
+      }
+    const double value = static_cast<double>(sum) * v.scale[static_cast<std::size_t>(o)] +
+                         (e.has_bias ? v.bias[static_cast<std::size_t>(o)] : 0);
+    if (!expect(is_right(e, sum, value, residual_at(e, residual, index), y, index),
+                "transposed case " + std::to_string(seed) + " at " + std::to_string(index)))
+      return;
+  }
+}
+
+void transposed(const Target& target) {
+  Dice dice(10);
+  const auto axis = [&](std::int64_t most) {
+    Axis a = {};
+    a.in = 1 + dice.roll(most);
+    a.kernel = 1 + dice.roll(5);
+    a.stride = 1 + dice.roll(4);
+    a.dilation = 1 + dice.roll(3);
+    const std::int64_t full = (a.in - 1) * a.stride + (a.kernel - 1) * a.dilation + 1;
+    a.pad = dice.roll(6) == 0 ? -dice.roll(4) : dice.roll(std::min<std::int64_t>(full, 4));
+    a.out = std::max<std::int64_t>(dice.roll(8) == 0 ? 0 : 1, full - a.pad - dice.roll(3) + dice.roll(3));
+    return a;
+  };
+  for (std::uint32_t seed = 0; seed < 150; ++seed) {
+    const Axis rows = axis(6), columns = axis(20);
+    check_transposed(target, 1 + dice.roll(2), 1 + dice.roll(50), 1 + dice.roll(50), rows, columns,
+                     random_epilogue(dice), 5000 + seed);
+  }
+}
+
 void blocked(const Target& target) {
   Dice dice(5);
   for (std::uint32_t seed = 0; seed < 150; ++seed) {
@@ -425,6 +522,15 @@ void refusals(const Target& target) {
   AttributeMap plain{{"batch", std::int64_t{1}}, {"in_channels", std::int64_t{3}}, {"out_channels", std::int64_t{16}}};
   plain.merge(
       AttributeMap{{"in", five}, {"out", one}, {"kernel", three}, {"dilations", std::vector<std::int64_t>{2, 2}}});
+  AttributeMap grouped{{"batch", std::int64_t{1}},
+                       {"groups", std::int64_t{2}},
+                       {"in_channels", std::int64_t{32}},
+                       {"out_channels", std::int64_t{32}},
+                       {"in", one},
+                       {"out", three},
+                       {"kernel", three}};
+  expect_refused(target, conv_transpose_int8_operations, "conv_transpose_int8", grouped, {32, 9216, 128, 128}, {288},
+                 "2 groups");
   expect_refused(target, conv_int8_operations, "conv_planar_int8", plain, {75, 4096, 64, 64}, {64}, "dilation");
 }
 
@@ -434,6 +540,7 @@ int main() {
   return run_cases({{"blocked", blocked},
                     {"every tile", every_tile},
                     {"planar", planar},
+                    {"transposed", transposed},
                     {"depthwise", depthwise},
                     {"on tiles", on_tiles},
                     {"products", products},

@@ -65,4 +65,24 @@ std::vector<ResiduePart> residue_parts(const ConvShape& s) {
   return parts;
 }
 
+void set_transposed_strides(const ConvShape& s, ConvArgs& args) {
+  args.y_pixel = s.stride_w * 16;
+  args.y_row = s.stride_h * s.out_w * 16;
+  args.y_block = s.out_h * s.out_w * 16;
+  PackArgs& pack = args.pack;
+  pack.channel_stride = s.kernel_h * s.kernel_w;
+  pack.depth_stride = s.out_channels / s.groups * pack.channel_stride;
+  pack.block_stride = 16 * pack.depth_stride;
+  pack.group_stride = s.in_channels / s.groups * pack.depth_stride;
+}
+
+void set_residue(const ConvShape& s, const ResiduePart& part, ConvArgs& args) {
+  set_transposed_strides(s, args);
+  args.y_group = args.channel_group / 16 * args.y_block;
+  args.y_offset = part.first_output * 16;
+  args.pack.row_stride = part.row_stride;
+  args.pack.col_stride = part.col_stride;
+  args.pack.source_offset = part.first_weight;
+}
+
 }  // namespace engine

@@ -19,4 +19,10 @@ struct ResiduePart {
 // Throws PlanError for strides above 64, which would need too many phases.
 std::vector<ResiduePart> residue_parts(const ConvShape& shape);
 
+// Sets the strides of weights [in, out / groups, kernel height, kernel width], and of outputs that are a stride of
+// `whole` apart.
+void set_transposed_strides(const ConvShape& whole, ConvArgs& args);
+// The same, and where the weights and the outputs of a part are. `args` are those of `part.shape`.
+void set_residue(const ConvShape& whole, const ResiduePart& part, ConvArgs& args);
+
 }  // namespace engine

@@ -27,21 +27,6 @@ Transposed read_transposed(const StepRequest& request, const TileTraits& traits)
           static_cast<std::int32_t>(vectors)};
 }
 
-// Sets the strides of a source [in, out / groups, kernel height, kernel width].
-void set_pack_strides(const ConvShape& s, PackArgs& pack) {
-  pack.channel_stride = s.kernel_h * s.kernel_w;
-  pack.depth_stride = s.out_channels / s.groups * pack.channel_stride;
-  pack.block_stride = 16 * pack.depth_stride;
-  pack.group_stride = s.in_channels / s.groups * pack.depth_stride;
-}
-
-// Sets the strides of y, in which the outputs of a part are not adjacent.
-void set_output_steps(const ConvShape& s, ConvArgs& args) {
-  args.y_pixel = s.stride_w * 16;
-  args.y_row = s.stride_h * s.out_w * 16;
-  args.y_block = s.out_h * s.out_w * 16;
-}
-
 bool is_one_tap(const ConvShape& s) {
   return s.groups == 1 && s.kernel_h == s.stride_h && s.kernel_w == s.stride_w && s.dilation_h == 1 &&
          s.dilation_w == 1 && s.pad_top == 0 && s.pad_left == 0 && s.out_h == s.in_h * s.stride_h &&
@@ -64,8 +49,7 @@ ConvArgs one_tap_args(const Transposed& whole, const TileTraits& traits) {
   tiling.pixels = one.pixels;
   tiling.flat = false;  // outputs are not adjacent
   ConvArgs args = make_conv_args(part, whole.operands, whole.epilogue, tiling, traits);
-  set_output_steps(s, args);
-  set_pack_strides(s, args.pack);
+  set_transposed_strides(s, args);
   args.pack.groups = residues;
   args.pack.group_stride = 1;
   args.x_group = args.channel_group = 0;
@@ -86,13 +70,7 @@ std::vector<ConvArgs> make_parts(const Transposed& whole, const TileTraits& trai
     ConvTiling tiling = choose_conv_tiling(residue.shape, traits, whole.vectors);
     tiling.flat = false;  // outputs are not adjacent
     ConvArgs args = make_conv_args(residue.shape, whole.operands, whole.epilogue, tiling, traits);
-    set_output_steps(s, args);
-    set_pack_strides(s, args.pack);
-    args.y_group = args.channel_group / 16 * args.y_block;
-    args.y_offset = residue.first_output * 16;
-    args.pack.row_stride = residue.row_stride;
-    args.pack.col_stride = residue.col_stride;
-    args.pack.source_offset = residue.first_weight;
+    set_residue(s, residue, args);
     args.pack.packed_offset = packed;
     packed += args.pack.groups * pack_group_words(args.pack) * args.pack.adjacent;
     parts.push_back(args);

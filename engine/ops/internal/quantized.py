@@ -28,6 +28,7 @@ from engine.startup import dataclass
 from engine.startup.onnx_library import onnx
 
 _CONV: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_TRANSPOSED: Final = (*_CONV, "output_padding", "output_shape")
 _BYTES: Final = ["tensor(uint8)", "tensor(int8)"]
 _INTS: Final = onnx.defs.OpSchema.AttrType.INTS
 _PORTS: Final = (
@@ -88,16 +89,18 @@ class Quantized:
 
 
 def QuantizedConv(  # noqa: N802 - constructors of operators are called as the operators are
-    operands: Quantized, *, activation: Activation | None = None, **attributes: Any
+    operands: Quantized, *, activation: Activation | None = None, transposed: bool = False, **attributes: Any
 ) -> Node:
     """`Q(activation(DQ(Q(Conv(DQ(x), DQ(weights), bias))) + DQ(residual)))`; all but the convolution are optional.
 
     Args:
-        operands: x is [N, C, ...], the weights are as for Conv.
+        operands: x is [N, C, ...], the weights are as for Conv, or for ConvTranspose in one group if `transposed`.
         activation: applied before the result is quantized.
-        attributes: the attributes of Conv.
+        transposed: whether it is a ConvTranspose.
+        attributes: the attributes of Conv or ConvTranspose.
     """
-    return create("QuantizedConv", operands.inputs, _activated(attributes, activation), domain=INTERNAL_DOMAIN)
+    own = {"transposed": int(transposed), **attributes}
+    return create("QuantizedConv", operands.inputs, _activated(own, activation), domain=INTERNAL_DOMAIN)
 
 
 def QuantizedMatMul(  # noqa: N802
@@ -119,9 +122,10 @@ def _activated(attributes: dict[str, Any], activation: Activation | None) -> dic
 
 def _decompose_conv(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     operands, spec = Quantized.of(node, inputs), ConvSpec.of(node)
-    attributes: dict[str, Any] = {name: node.attributes[name] for name in _CONV if name in node.attributes}
-    x, weights = _dequantized_operands(operands, 0)
-    sums = create("Conv", [x, weights, operands.bias], attributes).output(0)
+    kind, names = ("ConvTranspose", _TRANSPOSED) if spec.transposed else ("Conv", _CONV)
+    attributes: dict[str, Any] = {name: node.attributes[name] for name in names if name in node.attributes}
+    x, weights = _dequantized_operands(operands, int(spec.transposed))
+    sums = create(kind, [x, weights, operands.bias], attributes).output(0)
     return [_finish(node, sums, operands, spec.activation)]
 
 
@@ -169,13 +173,15 @@ def _finish(node: Node, value: Output, operands: Quantized, activation: Activati
 
 
 def _infer_conv(node: Node) -> Sequence[ValueType] | None:
-    """The type of a convolution whose operands have the usual types; None for others."""
-    operands = Quantized.of(node)
+    """The type of a convolution whose operands have the usual types; None for others, and for transposed ones."""
+    operands, spec = Quantized.of(node), ConvSpec.of(node)
+    if spec.transposed:
+        return None
     x, weights = _tensor(operands.x), _tensor(operands.weights)
     if not weights.shape.is_static or len(weights.shape) < 3 or not _are_usual(operands, weights.shape.get_shape()[0]):
         return None
     bias = None if operands.bias is None else _tensor(operands.bias).shape
-    return _finished(operands, convolved_shape(ConvSpec.of(node), x.shape, weights.shape, bias))
+    return _finished(operands, convolved_shape(spec, x.shape, weights.shape, bias))
 
 
 def _infer_matmul(node: Node) -> Sequence[ValueType] | None:
@@ -248,14 +254,16 @@ define(
     "QuantizedConv",
     [(name, name not in _REQUIRED) for name in _PORTS],
     {
+        "transposed": 0,
         "activation": "",
         "activation_parameters": (),
         "auto_pad": "NOTSET",
         "group": 1,
-        **dict.fromkeys(("dilations", "kernel_shape", "pads", "strides"), _INTS),
+        **dict.fromkeys(("dilations", "kernel_shape", "pads", "strides", "output_padding", "output_shape"), _INTS),
     },
     _decompose_conv,
-    "A convolution of 8-bit integers: Q(activation(DQ(Q(Conv(DQ(X), DQ(W), B))) + DQ(residual))).",
+    "A convolution of 8-bit integers: Q(activation(DQ(Q(Conv(DQ(X), DQ(W), B))) + DQ(residual))), or with "
+    "ConvTranspose if `transposed` is 1.",
     _TYPES,
     ["tensor(uint8)", "tensor(int8)", "tensor(float)"],
     rule=_infer_conv,

@@ -54,6 +54,7 @@ class PrecisionRestriction:
         computed_scales: the scale and zero point of x may be computed during an inference, as in dynamic quantization.
         group_multiple: input and output channels of a group are multiples of it; None for kernels without groups.
         depthwise: groups of one input and one output channel have a kernel.
+        transposed: transposed convolutions in one group have a kernel.
         max_terms: the number of products of u8 and i8 in a sum that the accumulator holds.
         limits: further limits of a node, as a text that says why it stays in f32; its operator is one of those above.
     """
@@ -67,6 +68,7 @@ class PrecisionRestriction:
     computed_scales: bool = False
     group_multiple: int | None = 1
     depthwise: bool = True
+    transposed: bool = False
     max_terms: int = (2**31 - 1) // (255 * 128)
     limits: Limits | None = None
 
@@ -154,12 +156,14 @@ class QuantizationCapabilities:
         spec = spec_of(node)
         if not isinstance(spec, ConvSpec | MatMulSpec | GemmSpec) and node.op_type != "MatMulInteger":
             return None
-        if node.op_type.startswith("Quantized") or (isinstance(spec, ConvSpec) and spec.transposed):
+        if node.op_type.startswith("Quantized"):
             return None
         operator = "Conv" if isinstance(spec, ConvSpec) else "MatMul"
         restriction = self._restrictions.get(operator)
         if restriction is None:
             return f"{self.device} has no integer kernel for {operator}"
+        if isinstance(spec, ConvSpec) and spec.transposed and not restriction.transposed:
+            return f"{self.device} has no integer kernel for transposed convolutions"
         if node.op_type == "MatMulInteger":
             if not restriction.computed_scales:
                 return f"the scale of A is computed; {self.device} multiplies by constant scales only"
@@ -179,7 +183,7 @@ class QuantizationCapabilities:
         from engine.passes.common.qdq_propagation import is_per_tensor
 
         weights = dequantize.input_value(0)
-        axis = 0 if isinstance(spec, ConvSpec) or _is_transposed(spec) else 1
+        axis = int(spec.transposed) if isinstance(spec, ConvSpec) else 0 if _is_transposed(spec) else 1
         quantization = QuantizeSpec.of(dequantize)
         granularity = Granularity.TENSOR if is_per_tensor(dequantize) else Granularity.CHANNEL
         if quantization.block_size:

@@ -23,7 +23,7 @@ from engine.passes.surgery import replace_node
 
 _MAX_BITS: Final = 16
 _BYTE: Final = 8
-_PRODUCTS: Final = frozenset({"Conv", "MatMul", "Gemm"})
+_PRODUCTS: Final = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 
 class DequantizedConstantFolding(MatcherPass):

@@ -28,7 +28,9 @@ from engine.passes.fusion import as_vector, constant_data, dims_of, operation, r
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
 
-_CONV: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_CONV: Final = (
+    "auto_pad", "dilations", "group", "kernel_shape", "pads", "strides", "output_padding", "output_shape",
+)  # fmt: skip
 _PRODUCTS: Final = (
     "Conv", "ConvTranspose", "MatMul", "Gemm", f"{INTERNAL_DOMAIN}.FusedConv", f"{INTERNAL_DOMAIN}.FusedMatMul",
 )  # fmt: skip
@@ -236,7 +238,7 @@ def _on_integers(node: Node) -> Node:
         operands = with_residual(operands, residual)
     if isinstance(spec, ConvSpec):
         attributes = {name: node.attributes[name] for name in _CONV if name in node.attributes}
-        return QuantizedConv(operands, activation=spec.activation, **attributes)
+        return QuantizedConv(operands, activation=spec.activation, transposed=spec.transposed, **attributes)
     return QuantizedMatMul(operands, activation=spec.activation, trans_b=spec.trans_b)
 
 

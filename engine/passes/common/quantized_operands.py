@@ -61,8 +61,9 @@ def operands_of(spec: ConvSpec | MatMulSpec) -> Quantized:
     source = operation(weights_value, "DequantizeLinear")
     if dequantization_of(x_value) is None:
         raise StaysRealError("x is not quantized")
-    if isinstance(spec, ConvSpec) and spec.transposed:
-        raise StaysRealError("there is no quantized operator for transposed convolutions")
+    is_transposed = isinstance(spec, ConvSpec) and spec.transposed
+    if isinstance(spec, ConvSpec) and is_transposed and spec.group != 1:
+        raise StaysRealError("there is no quantized operator for transposed convolutions in groups")
     if dequantization_of(weights_value) is None:
         raise StaysRealError("the weights are not quantized to u8 or i8")
     x = operation(x_value, "DequantizeLinear")
@@ -72,7 +73,7 @@ def operands_of(spec: ConvSpec | MatMulSpec) -> Quantized:
         raise StaysRealError("both factors are computed; integer products take constant weights")
     require_byte_quantization(x, "x")
     is_matrix = isinstance(spec, MatMulSpec)
-    axis = 1 if isinstance(spec, MatMulSpec) and not spec.trans_b else 0
+    axis = int(is_transposed or (isinstance(spec, MatMulSpec) and not spec.trans_b))
     weights = _weights(source, axis, 2 if is_matrix else None)
     bias = spec.input(2)
     if bias is not None and not is_constant(bias):

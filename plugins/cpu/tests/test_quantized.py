@@ -118,6 +118,42 @@ def test_dilated_convolutions_of_integers(channels: int, dilations: tuple[int, i
     check_small(nodes, constants, {"x": x})
 
 
+@pytest.mark.parametrize(
+    ("shape", "outputs", "kernel", "attributes"),
+    [
+        ((1, 32, 4, 6), 17, (2, 2), {"strides": [2, 2]}),
+        ((2, 20, 5, 4), 16, (4, 3), {"strides": [2, 3], "pads": [1, 0, 1, 1]}),
+        ((1, 3, 3, 3), 5, (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}),
+        ((1, 16, 1, 1), 3, (1, 2), {"strides": [3, 3], "dilations": [1, 2], "output_shape": [4, 9]}),
+        ((1, 8, 7), 6, (5,), {"strides": [2], "auto_pad": "SAME_UPPER"}),
+        ((1, 8, 2, 9), 6, (3, 5), {"dilations": [2, 3]}),
+    ],
+)
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_transposed_convolutions_of_integers(
+    shape: tuple[int, ...], outputs: int, kernel: tuple[int, ...], attributes: dict[str, Any], kind: Any
+) -> None:
+    """A tap of padding has the value of the zero point, and outputs that no tap meets are the bias."""
+    rng = np.random.default_rng(7)
+    limits = np.iinfo(kind)
+    constants = {
+        "x_scale": np.float32(0.02), "x_zero": kind(-30 if kind is np.int8 else 100),
+        "w_scale": rng.uniform(0.01, 0.02, outputs).astype(np.float32),
+        "w": rng.integers(-127, 128, (shape[1], outputs, *kernel)).astype(np.int8),
+        "w_zero": np.zeros(outputs, np.int8), "bias": rng.standard_normal(outputs).astype(np.float32),
+    }  # fmt: skip
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["x", "x_scale", "x_zero"], ["real"]),
+        onnx.helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["weights"], axis=1),
+        onnx.helper.make_node("ConvTranspose", ["real", "weights", "bias"], ["sums"], **attributes),
+        onnx.helper.make_node("Relu", ["sums"], ["y"]),
+    ]
+    inputs = {"x": rng.integers(limits.min, limits.max + 1, shape).astype(kind)}
+    check_small(nodes, constants, inputs)
+    answer = Core().query_model(small_model(nodes, constants, inputs), "CPU")
+    assert not any(support.precision_reason for support in answer.nodes.values())
+
+
 def test_clip_with_a_minimum_above_the_maximum_gives_the_maximum() -> None:
     rng = np.random.default_rng(2)
     constants = {

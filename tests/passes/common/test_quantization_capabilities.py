@@ -42,6 +42,14 @@ def conv(x_type: Any = u8, *, weights: Node | None = None, **attributes: Any) ->
     return Model([ops.Conv(dequantized(x), given, friendly_name="node", **attributes)], [x])
 
 
+def transposed(**attributes: Any) -> Model:
+    x = Parameter(u8, [1, 4, 5, 5], "x")
+    shape, outputs = (4, 6 // attributes.get("group", 1), 3, 3), 6
+    scale = np.linspace(0.01, 0.1, outputs) if "group" not in attributes else 0.02
+    weights = dequantized(codes(*shape), scale, axis=1)
+    return Model([ops.ConvTranspose(dequantized(x), weights, friendly_name="node", **attributes)], [x])
+
+
 def product(weights: Node, **attributes: Any) -> Model:
     x = Parameter(u8, [3, 6], "x")
     if attributes:
@@ -83,6 +91,10 @@ CONV, MATMUL = PrecisionRestriction(operator="Conv"), PrecisionRestriction(opera
         (conv(weights=dequantized(codes(8, 4, 3, 3), np.linspace(0.01, 0.1, 8))), CONV),
         (conv(weights=dequantized(codes(8, 4, 3, 3, kind=np.uint8), 0.02, np.uint8(128))), CONV),
         (conv(group=4), CONV),
+        (
+            transposed(strides=[2, 3], output_padding=[1, 0], pads=[1, 0, 1, 0]),
+            PrecisionRestriction(operator="Conv", transposed=True),
+        ),
         (product(dequantized(codes(6, 8))), MATMUL),
         (product(dequantized(codes(8, 6), np.linspace(0.01, 0.1, 8)), transB=1), MATMUL),
         (
@@ -102,6 +114,12 @@ def test_what_is_declared_is_computed_on_integers(model: Model, restriction: Pre
 
 REASONS: list[tuple[Model, PrecisionRestriction, str]] = [
     (conv(), MATMUL, "ACME has no integer kernel for Conv"),
+    (transposed(), CONV, "ACME has no integer kernel for transposed convolutions"),
+    (
+        transposed(group=2),
+        PrecisionRestriction(operator="Conv", transposed=True),
+        "there is no quantized operator for transposed convolutions in groups",
+    ),
     (
         conv(),
         PrecisionRestriction(operator="Conv", activations=frozenset({i8})),

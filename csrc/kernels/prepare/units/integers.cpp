@@ -4,6 +4,7 @@
 #include "kernels/prepare/byte_table.cpp"
 #include "kernels/prepare/codes.cpp"
 #include "kernels/prepare/conv_int8.cpp"
+#include "kernels/prepare/conv_transpose_int8.cpp"
 #include "kernels/prepare/depthwise_int8.cpp"
 #include "kernels/prepare/product_int8.cpp"
 #include "kernels/prepare/requantize_request.cpp"

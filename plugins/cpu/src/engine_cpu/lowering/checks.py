@@ -14,6 +14,8 @@ from engine.ops.windows import WindowSpec
 F32: Final = frozenset({f32})
 MAX_STEP: Final = 4096
 """The largest stride and dilation that window kernels support."""
+MAX_TRANSPOSED_STRIDE: Final = 64
+"""The largest stride of a transposed convolution."""
 
 
 def check_f32(node: Node) -> Refusal | None:

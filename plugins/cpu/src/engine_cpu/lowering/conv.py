@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import cast
 
 from engine.ir import Node
 from engine.lowering import Refusal, RefusalCause, first_refusal
@@ -11,7 +11,7 @@ from engine.ops.conv import ConvSpec
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, static_shape
-from engine_cpu.lowering.checks import MAX_STEP, check_f32, check_spatial_rank, check_steps
+from engine_cpu.lowering.checks import MAX_STEP, MAX_TRANSPOSED_STRIDE, check_f32, check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_candidates import (
     PLANAR_CHANNELS,
     ConvCandidates,
@@ -28,7 +28,6 @@ from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.unrolled import check_unrolled, lower_unrolled
 from engine_cpu.segment import SegmentBuilder
 
-_MAX_TRANSPOSED_STRIDE: Final = 64
 _X, _W, _BIAS, _RESIDUAL = range(4)
 
 
@@ -121,7 +120,7 @@ def _check_shapes(spec: ConvSpec) -> Refusal | None:
 
 def _check_steps(spec: ConvSpec) -> Refusal | None:
     """A refusal if kernels do not support the strides or dilations."""
-    return check_steps(spec, _MAX_TRANSPOSED_STRIDE if spec.transposed else MAX_STEP)
+    return check_steps(spec, MAX_TRANSPOSED_STRIDE if spec.transposed else MAX_STEP)
 
 
 def _option(node: Node, source: Layout, out: Layout = Layout.BLOCKED, precision: str = "") -> LayoutOption:

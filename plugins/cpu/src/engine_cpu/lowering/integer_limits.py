@@ -6,9 +6,10 @@ import math
 from typing import Final
 
 from engine.ir import Output
-from engine.lowering import Refusal, RefusalCause
+from engine.lowering import Refusal, RefusalCause, first_refusal
 from engine.ops.conv import ConvSpec
 from engine.ops.matmul import MatMulSpec
+from engine_cpu.lowering.checks import MAX_TRANSPOSED_STRIDE, check_steps
 
 MAX_TERMS: Final = (2**31 - 1) // (255 * 128)
 """Sums of up to this many products of u8 and i8 cannot overflow i32; nor do those of the weights alone."""
@@ -18,12 +19,14 @@ CHANNEL_BLOCK: Final = 16
 
 def check_integer_conv(spec: ConvSpec, weights: Output) -> Refusal | None:
     """A refusal if no integer kernel computes a convolution with these weights."""
-    if spec.transposed:
-        return Refusal(RefusalCause.OP, "there is no integer kernel for transposed convolutions")
     shape = weights.shape.get_shape()
     outputs, inputs, *kernel = shape
     if math.prod(shape) == 0:
         return Refusal(RefusalCause.SHAPE, f"W is {weights.shape}; expected channels and a kernel")
+    if spec.transposed:
+        if spec.group > 1:
+            return Refusal(RefusalCause.ATTRIBUTE, "there is no integer kernel for transposed convolutions in groups")
+        return first_refusal(check_steps(spec, MAX_TRANSPOSED_STRIDE), check_terms(math.prod((outputs, *kernel))))
     is_depthwise = inputs == 1 and outputs == spec.group
     if spec.group > 1 and not is_depthwise and (inputs % CHANNEL_BLOCK or outputs // spec.group % CHANNEL_BLOCK):
         return Refusal(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -68,8 +68,7 @@ class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
     def layouts(self, spec: ConvSpec) -> Sequence[LayoutOption]:
         """Blocked maps; x is PLAIN if it has few channels and the windows read runs of pixels."""
         inputs = [Layout.PLAIN] * spec.node.num_inputs
-        dilations = spec.window(static_shape(spec.weights)[2:]).dilations
-        if static_shape(spec.node.input_value(0))[1] > PLANAR_CHANNELS or spec.group > 1 or dilations[-1] != 1:
+        if spec.transposed or not _is_planar(spec):
             inputs[0] = Layout.BLOCKED
         if spec.node.num_inputs > _RESIDUAL:
             inputs[_RESIDUAL] = Layout.BLOCKED
@@ -77,8 +76,8 @@ class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
 
     def lower(self, spec: ConvSpec, b: SegmentBuilder) -> None:
         node = spec.node
-        operands = _Operands(node, Quantized.of(node), spec.activation, b)
         geometry = conv_geometry(spec, b.shape(node.input_value(0)), b.shape(spec.weights))
+        operands = _Operands(node, Quantized.of(node), spec.activation, b, int(spec.transposed), geometry)
         layout = b.option(node).inputs[0]
         kernel = _conv_kernel(geometry, layout, b.isa)
         shape = geometry.attributes()
@@ -94,8 +93,15 @@ class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
         b.step(node, kernel, inputs, [b.output(spec.output(), Layout.BLOCKED)], **attributes)
 
 
+def _is_planar(spec: ConvSpec) -> bool:
+    dilations = spec.window(static_shape(spec.weights)[2:]).dilations
+    return static_shape(spec.node.input_value(0))[1] <= PLANAR_CHANNELS and spec.group == 1 and dilations[-1] == 1
+
+
 def _conv_kernel(geometry: ConvGeometry, layout: Layout, isa: str) -> str:
     """The kernel of a convolution: on tiles if they are filled and the instruction set has them."""
+    if geometry.transposed:
+        return "conv_transpose_int8"
     if geometry.is_depthwise:
         return "depthwise_int8"
     has_tiles = has_feature(isa, "amx_int8") and geometry.groups == 1
@@ -231,6 +237,7 @@ class _Operands:
     activation: Activation | None
     b: SegmentBuilder
     axis: int = 0
+    geometry: ConvGeometry | None = None
 
     def number(self, value: Any) -> float:
         return float(self.b.value(value).item())
@@ -297,9 +304,13 @@ class _Operands:
         units = [given.x_scale, given.middle_scale if given.middle_scale is not None else given.y_scale]
         sources = [weights, weights_scale, _output(given.x_zero_point), *(_output(v) for v in units if v is not None)]
         key = f"axis {self.axis} {self._first_unit != 1.0} {_output(given.x).element_type.name}"
+        if self.geometry is not None and self.geometry.transposed:
+            key += f" transposed {self.geometry.strides} {self.geometry.dilations}"
 
         def start() -> Array:
             data = self.b.value(weights)
+            if self.geometry is not None and self.geometry.transposed:
+                return np.concatenate([in_blocks(-self.x_zero_point * s, np.int32) for s in self._sums_of_residues()])
             sums = data.sum(axis=tuple(axis for axis in range(data.ndim) if axis != self.axis), dtype=np.int32)
             return in_blocks(-self.x_zero_point * sums.astype(np.int64), np.int32)
 
@@ -325,6 +336,20 @@ class _Operands:
                 )
             )
         return made
+
+    def _sums_of_residues(self) -> Iterator[Array]:
+        """The sums of the weights of each output channel that meet the outputs of one residue modulo the strides."""
+        assert self.geometry is not None
+        shape, weights = self.geometry, self.b.value(_output(self.given.weights))
+        weights = weights.reshape(*weights.shape[:2], *shape.kernel)
+        rows, columns = (
+            np.arange(size) * dilation % stride
+            for size, dilation, stride in zip(shape.kernel, shape.dilations, shape.strides, strict=True)
+        )
+        for row in range(shape.strides[0]):
+            for column in range(shape.strides[1]):
+                met = weights[:, :, rows == row][..., columns == column]
+                yield met.sum(axis=(0, 2, 3), dtype=np.int64)
 
     def _computed_vectors(self) -> list[int]:
         """The same if the scale or the zero point of x is computed: two steps of a value for each column."""
@@ -380,6 +405,8 @@ def _packed(
     shape = "x".join(map(str, b.shape(weights)))
     groups = attributes.get("groups", 1)
     recipe = f"{kernel} {shape} {groups}{' transposed' if attributes.get('transposed') else ''}"
+    if kernel == "pack_conv_transpose_int8":
+        recipe += f" {attributes['strides']} {attributes['dilations']}"
 
     def packing() -> Packing:
         data = b.value(weights)

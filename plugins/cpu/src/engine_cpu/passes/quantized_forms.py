@@ -33,7 +33,11 @@ CAPABILITIES: Final = QuantizationCapabilities(
     "CPU",
     [
         PrecisionRestriction(
-            operator="Conv", group_multiple=CHANNEL_BLOCK, max_terms=MAX_TERMS, limits=_limits_of_conv
+            operator="Conv",
+            group_multiple=CHANNEL_BLOCK,
+            transposed=True,
+            max_terms=MAX_TERMS,
+            limits=_limits_of_conv,
         ),
         PrecisionRestriction(
             operator="MatMul",
