@@ -190,6 +190,37 @@ void quantize(const StripCall& call) {
   store_strip<kIsSigned>(call, Next{a, b, c});
 }
 
+void quantize_dynamic(const StripCall& call) {
+  const Source a = Source::of(call.a, call.a_step), b = Source::of(call.b, call.b_step),
+               c = Source::of(call.c, call.c_step);
+  const bool is_one = call.b_step == 0 && call.c_step == 0 && Quantizer::fits(*b.at);
+  if (is_one && *c.at >= 0.0f && *c.at <= 255.0f && floorf(*c.at) == *c.at) {
+    struct Next {
+      Source a;
+      Quantizer to;
+      ENGINE_ALWAYS_INLINE VecInt codes() { return known(a.next()); }
+      ENGINE_ALWAYS_INLINE VecInt codes_of_rest(std::int64_t count) { return known(a.rest(count)); }
+      ENGINE_ALWAYS_INLINE VecInt known(Vec x) const { return x == x ? to.codes(x) : VecInt{}; }
+    };
+    return store_strip<false>(call, Next{a, Quantizer(*b.at, static_cast<std::int32_t>(*c.at))});
+  }
+  struct Next {
+    Source a, b, c;
+    ENGINE_ALWAYS_INLINE VecInt codes() {
+      const Vec x = a.next(), scale = b.next();
+      return truncated(rint(x / scale) + c.next());
+    }
+    ENGINE_ALWAYS_INLINE VecInt codes_of_rest(std::int64_t count) {
+      return truncated(rint(a.rest(count) / b.rest(count)) + c.rest(count));
+    }
+    ENGINE_ALWAYS_INLINE static VecInt truncated(Vec sum) {
+      const Vec number = sum == sum ? sum : zero();
+      return __builtin_convertvector(min(broadcast(255.0f), max(zero(), number)), VecInt);
+    }
+  };
+  store_strip<false>(call, Next{a, b, c});
+}
+
 template <class Byte>
 void dequantize(const StripCall& call) {
   Reals y = {static_cast<float*>(call.y)};
@@ -305,6 +336,7 @@ constexpr StripTable make_table() {
   ENGINE_ROW3(MulAdd);
   ENGINE_ROW(QuantizeU8, quantize<std::uint8_t>);
   ENGINE_ROW(QuantizeI8, quantize<std::int8_t>);
+  ENGINE_ROW(QuantizeDynamic, quantize_dynamic);
   ENGINE_ROW(DequantizeU8, dequantize<std::uint8_t>);
   ENGINE_ROW(DequantizeI8, dequantize<std::int8_t>);
 #define ENGINE_POINTWISE(Name, name, sources, cost, ...) ENGINE_ROW(Name, (vectors##sources<Reals, Name>));

@@ -46,6 +46,31 @@ void check_codes(const Target& target, const std::vector<float>& x, const std::v
   expect(y.values<std::uint8_t>() == expected, what);
 }
 
+// The same for a zero point of f32, as DynamicQuantizeLinear defines it.
+int dynamic_code_of(float x, float scale, float zero_point) {
+  volatile float quotient = x / scale;
+  const float sum = std::nearbyint(quotient) + zero_point;
+  return std::isnan(sum) ? 0 : static_cast<int>(std::min(std::max(sum, 0.0f), 255.0f));
+}
+
+void check_dynamic_codes(const Target& target, const std::vector<float>& x, const std::vector<float>& scales,
+                         const std::vector<float>& zero_points, const std::string& what) {
+  std::vector<std::uint8_t> expected;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    expected.push_back(static_cast<std::uint8_t>(
+        dynamic_code_of(x[i], scales[i % scales.size()], zero_points[i % zero_points.size()])));
+  Step step;
+  step.dims = {static_cast<std::int64_t>(x.size())};
+  step.input_types = {kF32, kF32, kF32};
+  step.input_strides = {1, scales.size() > 1, zero_points.size() > 1};
+  step.program = {code(Opcode::kQuantizeDynamic), kF32, 0, 1, 2};
+  step.outputs = {3};
+  GuardedBytes source(x), factor(scales), zero(zero_points), y(x.size(), 1);
+  run_step(target, step, {&source, &factor, &zero}, {x.size() * 4, scales.size() * 4, zero_points.size() * 4}, {&y},
+           {x.size()}, 2, what);
+  expect(y.values<std::uint8_t>() == expected, what);
+}
+
 constexpr float kScales[] = {1.0f,      0.5f,     0.1f,    0.0078431377f,  3.14159274f,   1e30f,    1e-30f,
                              0x1p-100f, 0x1p100f, 1.3e36f, 2e-38f,         1e-42f,        3.4e38f,  0.0f,
                              -0.25f,    kInf,     kNan,    0x1.fffffep-7f, 0x1.000002p3f, 0x1p-126f};
@@ -63,6 +88,8 @@ void values(const Target& target) {
     const std::string what = "quantization by " + std::to_string(scale);
     for (const int zero_point : {0, 1, 127, 128, 255}) check_codes(target, x, {scale}, {zero_point}, false, what);
     for (const int zero_point : {-128, -1, 0, 77, 127}) check_codes(target, x, {scale}, {zero_point}, true, what);
+    for (const float zero_point : {0.0f, 1.0f, 128.0f, 255.0f, 0.5f, -3.0f, 300.0f, kNan, kInf})
+      check_dynamic_codes(target, x, {scale}, {zero_point}, "dynamic " + what);
   }
   for (std::size_t count = 1; count < 140; ++count) {
     auto x = random_floats(count, 5);
@@ -72,6 +99,9 @@ void values(const Target& target) {
     std::vector<int> zero_points;
     for (std::size_t i = 0; i < count; ++i) zero_points.push_back(static_cast<int>(i % 256) - 128);
     if (count > 1) check_codes(target, x, scales, zero_points, true, "scales of " + std::to_string(count));
+    check_dynamic_codes(target, x, {0.7f}, {100.0f}, "dynamic quantization of " + std::to_string(count));
+    const std::vector<float> starts(zero_points.begin(), zero_points.end());
+    check_dynamic_codes(target, x, scales, starts, "dynamic scales of " + std::to_string(count));
   }
 }
 

@@ -51,7 +51,7 @@ ElementCode source_type(Opcode opcode, int source, ElementCode type) {
 
 ElementCode result_of(Opcode opcode, ElementCode type) {
   if (is_predicate(opcode)) return ElementCode::kBool;
-  if (opcode == Opcode::kQuantizeU8) return ElementCode::kU8;
+  if (opcode == Opcode::kQuantizeU8 || opcode == Opcode::kQuantizeDynamic) return ElementCode::kU8;
   return opcode == Opcode::kQuantizeI8 ? ElementCode::kI8 : type;
 }
 

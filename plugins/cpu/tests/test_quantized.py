@@ -15,7 +15,9 @@ import onnxruntime
 import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from engine import Core
+from engine import Core, ops
+from engine.ir import Model, Parameter, f32
+from engine.ops.evaluator import ModelEvaluator
 from engine.plugin_api import SupportLevel
 from engine.testing.models import relative_error
 from engine.testing.networks import SeededNetwork, seeded_network
@@ -193,6 +195,30 @@ def test_scales_whose_quotient_overflows(residual_scale: float, middle_scale: fl
     ]
     inputs = {"x": (3, 6), "residual_codes": (3, 7)}
     check_small(nodes, constants, {k: rng.integers(0, 256, shape).astype(np.uint8) for k, shape in inputs.items()})
+
+
+SPECIAL = {
+    "ordinary": [], "nan": [np.nan], "inf": [np.inf, 1.0], "-inf": [-np.inf, 1.0], "zero": [0.0, -0.0],
+    "denormal": [1e-44, -3e-45], "large": [3e38, -3e38], "small": [1e-30, 3e-30],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+def test_dynamic_codes_are_those_of_the_specification(special: str) -> None:
+    """Bit for bit, also where the scale is infinite, NaN or 0."""
+    rng = np.random.default_rng(8)
+    for shape in ((2, 3), (3, 50), (1, 64), (7, 131), (1, 1)):
+        data = rng.standard_normal(shape).astype(np.float32)
+        if SPECIAL[special]:
+            data = np.resize(
+                np.array([*SPECIAL[special], *data.ravel()[: special in ("nan", "inf")]], np.float32), shape
+            )
+        x = Parameter(f32, list(shape), "x")
+        codes = ops.create("DynamicQuantizeLinear", [ops.Relu(x) if shape[0] == 3 else x], num_outputs=3)
+        model = Model(list(codes.outputs), [x])
+        network = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})
+        for actual, wanted in zip(network([data]).values(), ModelEvaluator(model).run([data]), strict=True):
+            np.testing.assert_array_equal(np.array(actual), wanted)
 
 
 def test_a_dynamic_product_whose_result_is_quantized() -> None:

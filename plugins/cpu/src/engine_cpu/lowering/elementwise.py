@@ -12,6 +12,7 @@ from engine.ops.quantize import QuantizeSpec
 from engine.ops.spec import OperatorSpec
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, static_shape
+from engine_cpu.lowering.elementwise_instructions import Value
 from engine_cpu.lowering.elementwise_operands import (
     BLOCKED_TYPES,
     blocked_constant,
@@ -21,7 +22,7 @@ from engine_cpu.lowering.elementwise_operands import (
     strides,
 )
 from engine_cpu.lowering.elementwise_ops import BOOLEANS, BYTES, NUMBERS, OPS
-from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Value
+from engine_cpu.lowering.elementwise_program import ElementwiseProgram
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
 

@@ -17,7 +17,8 @@ from engine.ops.quantize import QuantizeSpec
 from engine.ops.spec import OperatorSpec
 from engine.ops.traits import traits_of_operator
 from engine.startup import dataclass
-from engine_cpu.lowering.elementwise_program import SMALL_INTEGERS, SMALL_REALS, ElementwiseProgram, Opcode, Value
+from engine_cpu.lowering.elementwise_instructions import Opcode, Value
+from engine_cpu.lowering.elementwise_program import SMALL_INTEGERS, SMALL_REALS, ElementwiseProgram
 
 REALS: Final = frozenset({f32, f64, f16, bf16})
 INTEGERS: Final = frozenset({u8, u16, u32, u64, i8, i16, i32, i64})

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import enum
-from collections import Counter
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -33,60 +30,10 @@ from engine.ir.element_type import (
     u8,
 )
 from engine.native import codes
-from engine.startup import dataclass
+from engine_cpu.lowering.elementwise_fusions import fused
+from engine_cpu.lowering.elementwise_instructions import Instruction, Opcode, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class Opcode(enum.StrEnum):
-    """Operations of the kernel, by their names in csrc/codes.def; others are in `engine.native.pointwise_functions`."""
-
-    COPY = enum.auto()
-    NEG = enum.auto()
-    ABS = enum.auto()
-    SIGN = enum.auto()
-    RELU = enum.auto()
-    SQRT = enum.auto()
-    RECIPROCAL = enum.auto()
-    EXP = enum.auto()
-    GELU = enum.auto()
-    GELU_TANH = enum.auto()
-    ROUND = enum.auto()
-    IS_NAN = enum.auto()
-    IS_POSITIVE_INF = enum.auto()
-    IS_NEGATIVE_INF = enum.auto()
-    NOT = enum.auto()
-    BIT_NOT = enum.auto()
-    ADD = enum.auto()
-    SUB = enum.auto()
-    MUL = enum.auto()
-    DIV = enum.auto()
-    POW = enum.auto()
-    MOD = enum.auto()
-    FMOD = enum.auto()
-    MIN = enum.auto()
-    MAX = enum.auto()
-    CELU = enum.auto()
-    EQUAL = enum.auto()
-    LESS = enum.auto()
-    LESS_OR_EQUAL = enum.auto()
-    AND = enum.auto()
-    OR = enum.auto()
-    XOR = enum.auto()
-    BIT_AND = enum.auto()
-    BIT_OR = enum.auto()
-    BIT_XOR = enum.auto()
-    SHIFT_LEFT = enum.auto()
-    SHIFT_RIGHT = enum.auto()
-    WHERE = enum.auto()
-    CLIP = enum.auto()
-    ROUND_CLIP = enum.auto()
-    MUL_ADD = enum.auto()
-    QUANTIZE_U8 = enum.auto()
-    QUANTIZE_I8 = enum.auto()
-    DEQUANTIZE_U8 = enum.auto()
-    DEQUANTIZE_I8 = enum.auto()
-    CAST = enum.auto()
 
 
 SMALL_INTEGERS: Final = {i4: i8, i2: i8, u4: u8, u2: u8}
@@ -102,32 +49,13 @@ _PREDICATES: Final = frozenset(
 _MOVES: Final = frozenset({Opcode.COPY, Opcode.WHERE})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Value:
-    """An input, a constant, or the result of an instruction."""
-
-    element_type: ElementType
-    number: float | int | bool | None = None
-    """The value of a constant."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Instruction:
-    opcode: str
-    element_type: ElementType
-    sources: tuple[Value, ...]
-    result: Value
-    rounding: int = 0
-    """The part of a cast's format to f8e8m0 that says how it rounds."""
-
-
 class ElementwiseProgram:
     """A program under construction. f16 and bf16 are computed in f32 and rounded after each operation, as in ONNX."""
 
     def __init__(self) -> None:
         self._inputs: list[Value] = []
         self._constants: dict[tuple[ElementType, int], Value] = {}
-        self._instructions: list[_Instruction] = []
+        self._instructions: list[Instruction] = []
         self._casts: dict[tuple[Value, ElementType], Value] = {}
 
     def input(self, element_type: ElementType) -> Value:
@@ -184,7 +112,7 @@ class ElementwiseProgram:
         """`source` in f8e8m0, rounded as a Cast has it."""
         value = Value(f8e8m0)
         rounding = _POWER_ROUNDING[round_mode] << 16 | int(saturates) << 18
-        self._instructions.append(_Instruction(Opcode.CAST, f32, (self.cast(source, f32),), value, rounding))
+        self._instructions.append(Instruction(Opcode.CAST, f32, (self.cast(source, f32),), value, rounding))
         return value
 
     def _converted(self, source: Value, target: ElementType) -> Value:
@@ -214,7 +142,7 @@ class ElementwiseProgram:
 
     def attributes(self, outputs: list[Value]) -> dict[str, list[int]]:
         """The step's attributes, except its shape."""
-        instructions = _fused(self._instructions, outputs)
+        instructions = fused(self._instructions, outputs)
         numbers: dict[Value, int] = {}
         for value in (*self._inputs, *self._constants.values(), *(each.result for each in instructions)):
             numbers[value] = len(numbers)
@@ -238,65 +166,14 @@ class ElementwiseProgram:
 
     def _append(self, opcode: str, element_type: ElementType, sources: tuple[Value, ...], result: ElementType) -> Value:
         value = Value(result)
-        self._instructions.append(_Instruction(opcode, element_type, sources, value))
+        self._instructions.append(Instruction(opcode, element_type, sources, value))
         return value
 
 
-def _format(cast: _Instruction) -> int:
+def _format(cast: Instruction) -> int:
     """The format of the small floating-point type that a cast has, as in elementwise.hpp; or -1."""
     for element_type in (cast.element_type, cast.result.element_type):
         if element_type in SMALL_REALS:
             limits = element_type.finfo
             return int(limits.nexp | limits.nmant << 4 | (1 - limits.minexp) << 8 | cast.rounding)
     return -1
-
-
-def _fused(instructions: list[_Instruction], outputs: list[Value]) -> list[_Instruction]:
-    """Fuse a product whose only consumer is an f32 sum into it, and the steps of a rounding to codes."""
-    instructions = _with_codes(instructions, outputs)
-    reads = Counter(source for each in instructions for source in each.sources)
-    reads.update(outputs)
-    products = {
-        each.result: each
-        for each in instructions
-        if each.opcode == Opcode.MUL and each.element_type is f32 and reads[each.result] == 1
-    }
-    fused, gone = [], set()
-    for each in instructions:
-        if each.opcode == Opcode.ADD:
-            for product, other in (each.sources, each.sources[::-1]):
-                if product in products:
-                    gone.add(product)
-                    sources = (*products[product].sources, other)
-                    each = replace(each, opcode=Opcode.MUL_ADD, sources=sources)
-                    break
-        fused.append(each)
-    return [each for each in fused if each.result not in gone]
-
-
-def _with_codes(instructions: list[_Instruction], outputs: list[Value]) -> list[_Instruction]:
-    """Make one instruction of `where(isnan(v), 0, v)` with v = min(max(round(x), low), high), in f32."""
-    made = {each.result: each for each in instructions}
-    reads = Counter(source for each in instructions for source in each.sources)
-    reads.update(outputs)
-    replaced: dict[Value, _Instruction] = {}
-    gone: set[Value] = set()
-    for each in instructions:
-        if each.opcode is not Opcode.WHERE or each.element_type is not f32:
-            continue
-        condition, zero, below = each.sources
-        is_nan, least = made.get(condition), made.get(below)
-        most = None if least is None else made.get(least.sources[0])
-        rounded = None if most is None else made.get(most.sources[0])
-        if is_nan is None or least is None or most is None or rounded is None:
-            continue
-        opcodes = (is_nan.opcode, least.opcode, most.opcode, rounded.opcode)
-        if opcodes != (Opcode.IS_NAN, Opcode.MIN, Opcode.MAX, Opcode.ROUND) or is_nan.sources != (below,):
-            continue
-        counts = [reads[value] for value in (condition, below, most.result, rounded.result)]
-        if zero.number != 0 or counts != [1, 2, 1, 1]:
-            continue
-        gone |= {condition, below, most.result, rounded.result}
-        sources = (rounded.sources[0], most.sources[1], least.sources[1])
-        replaced[each.result] = replace(each, opcode=Opcode.ROUND_CLIP, sources=sources)
-    return [replaced.get(each.result, each) for each in instructions if each.result not in gone]

@@ -15,7 +15,8 @@ from engine.ops.conv import ConvSpec
 from engine_cpu.layout import Layout, LayoutOption, layout_bytes, padded_channels, static_shape
 from engine_cpu.lowering.checks import check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_geometry import conv_geometry
-from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Opcode
+from engine_cpu.lowering.elementwise_instructions import Opcode
+from engine_cpu.lowering.elementwise_program import ElementwiseProgram
 from engine_cpu.lowering.integer_limits import check_integer_conv
 from engine_cpu.lowering.quantized import (
     PLANAR_CHANNELS,

@@ -22,7 +22,8 @@ from engine.startup import dataclass
 from engine_cpu.layout import Layout, LayoutOption, layout_bytes, padded_channels, static_shape
 from engine_cpu.lowering.checks import check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
-from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Opcode
+from engine_cpu.lowering.elementwise_instructions import Opcode
+from engine_cpu.lowering.elementwise_program import ElementwiseProgram
 from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.integer_limits import check_integer_conv, check_integer_product, check_terms
 from engine_cpu.lowering.quantized_product import add_product, check_matrices
