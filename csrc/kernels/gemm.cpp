@@ -66,10 +66,7 @@ Matrix matrix_at(const Walk& walk, std::int64_t index) {
 }
 
 ENGINE_INLINE Vec load_first(const float* from, std::int64_t count) {
-  if (count >= kLanes) return load(from);
-  float lanes[kLanes] = {};
-  for (std::int64_t i = 0; i < count; ++i) lanes[i] = from[i];
-  return load(lanes);
+  return count >= kLanes ? load(from) : load_partial(from, count, zero());
 }
 
 // Applies the epilogue to `rows` x `columns` sums, `step` floats between their rows, and stores them.
@@ -94,18 +91,19 @@ ENGINE_NOINLINE void finish_sums(const Walk& walk, const Matrix& matrix, std::in
       Vec residual = zero();
       if (matrix.residual) residual = load_first(matrix.residual + position(args.residual, row + r, column + i), count);
       if (matrix.residual && !is_after) value += residual;
-      float lanes[kLanes];
-      store(lanes, min(high, max(low, value)));
+      value = min(high, max(low, value));
       if (!is_clip || is_after) {
-        float added[kLanes];
+        float lanes[kLanes], added[kLanes];
+        store(lanes, value);
         store(added, residual);
         finish_column(epilogue, 1, lanes, kLanes, is_after ? added : nullptr, kLanes);
+        value = load(lanes);
       }
       float* to = matrix.c + position(args.c, row + r, column + i);
       if (count == kLanes)
-        store(to, load(lanes));
+        store(to, value);
       else
-        for (std::int64_t l = 0; l < count; ++l) to[l] = lanes[l];
+        store_partial(to, value, count);
     }
   }
 }
@@ -230,32 +228,46 @@ Tiles cut(const GemmArgs& args) {
   return tiles;
 }
 
+// The first `valid` columns of a row, `block` floats between its blocks of 16, from or to `width` adjacent floats.
+ENGINE_INLINE void copy_in(const float* from, std::int64_t block, std::int64_t width, std::int64_t valid, float* to) {
+  for (std::int64_t i = 0; i < width; i += kLanes) {
+    const std::int64_t count = valid - i;
+    const float* at = from + i / 16 * block + i % 16;
+    store(to + i, count >= kLanes ? load(at) : count > 0 ? load_partial(at, count, zero()) : zero());
+  }
+}
+ENGINE_INLINE void copy_out(const float* from, std::int64_t valid, float* to, std::int64_t block) {
+  for (std::int64_t i = 0; i < valid; i += kLanes) {
+    const std::int64_t count = valid - i;
+    float* at = to + i / 16 * block + i % 16;
+    if (count >= kLanes)
+      store(at, load(from + i));
+    else
+      store_partial(at, load(from + i), count);
+  }
+}
+
 // The last columns of a row-major C: computes a whole temporary tile and copies its valid columns.
 void run_partial(const Walk& walk, TileFn tile, TileCall call, int pixels, std::int64_t width, std::int64_t valid) {
   const TileCall direct = call;
   float* residual = walk.partial + walk.args->tiling.pixels * 64;
   if (call.residual) {
     for (int p = 0; p < pixels; ++p)
-      for (std::int64_t i = 0; i < width; ++i)
-        residual[p * width + i] =
-            i < valid ? direct.residual[p * direct.residual_pixel + i / 16 * direct.residual_block + i % 16] : 0.0f;
+      copy_in(direct.residual + p * direct.residual_pixel, direct.residual_block, width, valid, residual + p * width);
     call.residual = residual;
     call.residual_pixel = width;
     call.residual_block = 16;
   }
   if (call.adds_to_y) {
     for (int p = 0; p < pixels; ++p)
-      for (std::int64_t i = 0; i < width; ++i)
-        walk.partial[p * width + i] =
-            i < valid ? direct.y[p * direct.y_pixel + i / 16 * direct.y_block + i % 16] : 0.0f;
+      copy_in(direct.y + p * direct.y_pixel, direct.y_block, width, valid, walk.partial + p * width);
   }
   call.y = walk.partial;
   call.y_pixel = width;
   call.y_block = 16;
   tile(call);
   for (int p = 0; p < pixels; ++p)
-    for (std::int64_t i = 0; i < valid; ++i)
-      direct.y[p * direct.y_pixel + i / 16 * direct.y_block + i % 16] = walk.partial[p * width + i];
+    copy_out(walk.partial + p * width, valid, direct.y + p * direct.y_pixel, direct.y_block);
 }
 
 // Some of the tiles of a matrix: a part of a block of row tiles, whose column tiles follow each other.
@@ -466,6 +478,18 @@ void dots(const float* a, std::int64_t a_row, const float* b, std::int64_t b_row
       }
     }
   }
+  for (; d < k; d += kLanes) {  // at most kSplit - 1 vectors, and a part of one
+    const std::int64_t count = min64(kLanes, k - d);
+    Vec values[kRows];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) values[r] = load_partial(a + r * a_row + d, count, zero());
+#pragma GCC unroll 4
+    for (int c = 0; c < kColumns; ++c) {
+      const Vec column = load_partial(b + c * b_row + d, count, zero());
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) acc[0][r][c] = fma(values[r], column, acc[0][r][c]);
+    }
+  }
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
     Vec totals[4] = {};
@@ -477,10 +501,6 @@ void dots(const float* a, std::int64_t a_row, const float* b, std::int64_t b_row
     }
     reduce_four(totals[0], totals[1], totals[2], totals[3], sums + r * kDotChunk);
   }
-  if (d < k)
-    for (int r = 0; r < kRows; ++r)
-      for (int c = 0; c < kColumns; ++c)
-        for (std::int64_t i = d; i < k; ++i) sums[r * kDotChunk + c] += a[r * a_row + i] * b[c * b_row + i];
 }
 
 using DotsFn = void (*)(const float* a, std::int64_t a_row, const float* b, std::int64_t b_row, std::int64_t k,
@@ -567,12 +587,21 @@ void multiply_column(const Walk& walk, std::int64_t matrices, const KernelContex
   }
 }
 
+// The few columns of a tile of packed B as rows, at `to`.
+const char* column_rows(const GemmArgs& args, const char* tile, float* to) {
+  const float* from = reinterpret_cast<const float*>(tile);
+  for (std::int64_t c = 0; c < args.shape.n; ++c)
+    for (std::int64_t d = 0; d < args.shape.k; ++d) to[c * args.shape.k + d] = from[d * args.pack.tail_channels + c];
+  return reinterpret_cast<const char*>(to);
+}
+
 void gemm_columns_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const GemmArgs& args = *static_cast<const GemmArgs*>(raw_args);
   const std::int64_t matrices = gemm_matrices(args.shape), m = args.shape.m, n = args.shape.n;
   if (matrices * m * n == 0) return;
   const NoDenormals guard;
-  const Walk walk = start(args, buffers);
+  Walk walk = start(args, buffers);
+  if (args.is_column_tile) walk.first.b = column_rows(args, walk.first.b, static_cast<float*>(context.scratch));
   if (n == 1 && args.shape.k <= kShortColumn) return multiply_column(walk, matrices, context);
   const std::int64_t row_tiles = (m + kDotRows - 1) / kDotRows, chunks = (n + kDotChunk - 1) / kDotChunk;
   const WorkRange range = split_work(matrices * row_tiles * chunks, context.worker, context.workers);
@@ -666,22 +695,41 @@ void pack_tile(const PackArgs& pack, const float* from, std::int64_t k, std::int
                char* packed) {
   const std::int64_t channel = pack.channel_stride, depth = pack.depth_stride;
   Weight* to = reinterpret_cast<Weight*>(packed);
-  std::int64_t done = 0;
-  if (channel != 1 && depth == 1 && valid == width) {
-    for (; done + kLanes <= k; done += kLanes)
+  if (channel != 1 && depth == 1) {
+    for (std::int64_t done = 0; done < k; done += kLanes) {
+      const std::int64_t count = min64(kLanes, k - done);
       for (std::int64_t v = 0; v < width; v += kLanes) {
         Vec rows[kLanes];
+        if (count == kLanes && v + kLanes <= valid) {
 #pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) rows[i] = load(from + (v + i) * channel + done);
+          for (int i = 0; i < kLanes; ++i) rows[i] = load(from + (v + i) * channel + done);
+        } else {
+#pragma GCC unroll 16
+          for (int i = 0; i < kLanes; ++i)
+            rows[i] = v + i < valid ? load_partial(from + (v + i) * channel + done, count, zero()) : zero();
+        }
         transpose_square(rows);
+        if (count == kLanes) {
 #pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) store(to + (done + i) * width + v, rows[i]);
+          for (int i = 0; i < kLanes; ++i) store(to + (done + i) * width + v, rows[i]);
+        } else {
+#pragma GCC unroll 16
+          for (int i = 0; i < kLanes; ++i)
+            if (i < count) store(to + (done + i) * width + v, rows[i]);
+        }
       }
+    }
+    return;
   }
-  for (std::int64_t d = done; d < k; ++d) {
+  for (std::int64_t d = 0; d < k; ++d) {
     std::int64_t i = 0;
-    if (channel == 1)
+    if (channel == 1) {
       for (; i + kLanes <= valid; i += kLanes) store(to + d * width + i, load(from + d * depth + i));
+      if (i < valid) {
+        store(to + d * width + i, load_partial(from + d * depth + i, valid - i, zero()));
+        i += kLanes;
+      }
+    }
     for (; i < valid; ++i) to[d * width + i] = to_weight<Weight>(from[i * channel + d * depth]);
     for (; i < width; ++i) to[d * width + i] = {};
   }

@@ -84,6 +84,8 @@ constexpr std::int64_t kFewRows = 4;
 // The number of columns up to which products of rows with rows are faster than tiles, whose lanes would be mostly
 // empty.
 constexpr std::int64_t kFewColumns = 4;
+// The number of rows from which it is worth taking columns apart that are packed as a tile.
+constexpr std::int64_t kManyRows = 32;
 // The number of columns whose sums a worker keeps at a time if B is read unpacked: four rows of them fit the L1 cache.
 constexpr std::int64_t kRawColumns = 1024;
 
@@ -100,6 +102,7 @@ struct GemmArgs {
   std::int32_t b_operand;                // the operand with this format: 1, or the temporary
   ElementCode b_element;                 // f32 unless B is packed for tiles
   bool is_repeatable;                    // the order of sums does not depend on M
+  bool is_column_tile;                   // kColumns: B is packed as a tile; its columns are taken apart in the scratch
 };
 
 // Packing of B at run time: from operand 1, with strides `source`, to the temporary.

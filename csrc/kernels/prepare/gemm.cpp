@@ -319,6 +319,20 @@ bool read_directly(GemmArgs& args, const Source& source) {
   return true;
 }
 
+// Makes the product one of rows with rows if a packed B is a single tile of few columns, most of whose lanes would be
+// empty, and there are many rows.
+void read_by_columns(GemmArgs& args, const Attributes& attributes) {
+  const GemmShape& shape = args.shape;
+  const bool is_rows = args.a.layout == MatrixLayout::kRows && args.c.layout == MatrixLayout::kRows &&
+                       args.residual.layout == MatrixLayout::kRows;
+  const bool is_tile = args.form == GemmForm::kTiles && args.b_element == ElementCode::kF32 && shape.rank == 0;
+  if (!is_tile || !is_rows || args.is_repeatable || attributes.has("vectors")) return;
+  if (shape.n > kFewColumns || shape.m < kManyRows) return;
+  args.form = GemmForm::kColumns;
+  args.is_column_tile = true;
+  args.b_row = shape.k;
+}
+
 // The phase that packs B, whose distinct matrices are then stored densely.
 GemmPackArgs pack_phase(GemmArgs& args, int temporary) {
   GemmPackArgs pack = {};
@@ -345,7 +359,8 @@ GemmPackArgs pack_phase(GemmArgs& args, int temporary) {
 }
 
 std::size_t scratch_bytes(const GemmArgs& args) {
-  if (args.form == GemmForm::kColumns) return 0;
+  if (args.form == GemmForm::kColumns)
+    return args.is_column_tile ? checked_product({args.shape.n, args.shape.k, sizeof(float)}) : 0;
   if (args.form == GemmForm::kRaw) return kFewRows * (kRawColumns + kBlock) * sizeof(float);
   std::size_t floats = static_cast<std::size_t>(gemm_partial_floats(args.tiling));
   if (args.b_element != ElementCode::kF32) {
@@ -390,6 +405,7 @@ PreparedStep prepare_gemm_f32(const StepRequest& request) {
     step.phases.push_back(PreparedPhase::of(request.kernels.find("gemm_pack_f32"), pack));
     step.phases.back().max_workers = useful_workers(kReadWork * static_cast<double>(bytes / sizeof(float)));
   }
+  if (reading.is_packed) read_by_columns(args, request.attributes);
   const char* kernel = args.form == GemmForm::kTiles ? "gemm_f32"
                        : args.form == GemmForm::kRaw ? "gemm_raw_f32"
                                                      : "gemm_columns_f32";

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -153,6 +154,19 @@ def test_fused_products(
     used = [(p, x) for p, x in zip(parameters, (a, b, bias, added), strict=True) if p.output(0).num_consumers]
     expected = ModelEvaluator(Model([node], [p for p, _ in used])).run([x for _, x in used])[0]
     close(run(node, [p for p, _ in used], *(x for _, x in used)), expected, 20)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("activation", [None, Activation("Relu"), Activation("Gelu")])
+def test_many_rows_and_few_columns(columns: int, activation: Activation | None) -> None:
+    """They are products of rows with rows, whose columns are taken out of a packed tile."""
+    for rows, depth in itertools.product((31, 32, 33, 100), (0, 1, 3, 15, 16, 17, 64, 65, 127, 128)):
+        a, b, bias = values(rows, depth), values(depth, columns, seed=1), values(columns, seed=2)
+        added = values(rows, columns, seed=3)
+        x, residual = parameter("a", a.shape), parameter("r", added.shape)
+        node = FusedMatMul(x, Constant(b), Constant(bias), residual, activation=activation)
+        expected = ModelEvaluator(Model([node], [x, residual])).run([a, added])[0]
+        close(run(node, [x, residual], a, added), expected, depth)
 
 
 @pytest.mark.parametrize("is_constant", [False, True])
