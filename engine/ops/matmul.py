@@ -35,7 +35,7 @@ class MatMulSpec(OperatorSpec):
     """numpy's matmul, with the fused parts of a FusedMatMul or QuantizedMatMul, which a MatMul does not have.
 
     Attributes:
-        trans_b: B, a matrix, is stored [N, K].
+        trans_b: the matrices of B are stored [N, K].
         activation: the activation of a fused operator.
     """
 

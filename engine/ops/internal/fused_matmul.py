@@ -28,11 +28,11 @@ def FusedMatMul(  # noqa: N802 - constructors of operators are called as the ope
 
     Args:
         a: [..., M, K].
-        b: [K, N], or [N, K] with `trans_b`; without it, b may have more dimensions, which broadcast as in MatMul.
+        b: [..., K, N], or [..., N, K] with `trans_b`; dimensions before these broadcast as in MatMul.
         bias: [N].
         residual: a tensor of the output's shape, added before the activation.
         activation: applied last.
-        trans_b: whether `b`, a matrix, is transposed first.
+        trans_b: whether the matrices of `b` are transposed first.
     """
     own: dict[str, Any] = {"trans_b": int(trans_b)}
     if activation is not None:
@@ -47,7 +47,8 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     spec = MatMulSpec.of(node)
     _check_ranks(spec)
     if spec.trans_b:
-        b = create("Transpose", [b], {"perm": (1, 0)}).output(0)
+        rank = len(b.shape)
+        b = create("Transpose", [b], {"perm": (*range(rank - 2), rank - 1, rank - 2)}).output(0)
     value = create("MatMul", [a, b]).output(0)
     if bias is not None:
         value = create("Add", [value, bias]).output(0)
@@ -59,7 +60,8 @@ def _infer(node: Node) -> Sequence[ValueType]:
     _check_ranks(spec)
     a, b, bias = tensor_type(node, 0), tensor_type(node, 1), spec.input(2)
     if spec.trans_b:
-        b = TensorType(b.element_type, PartialShape(b.shape.dims[::-1]))
+        dims = b.shape.dims
+        b = TensorType(b.element_type, PartialShape((*dims[:-2], dims[-1], dims[-2])))
     value = product_type(node, a, b)
     if bias is not None:
         value = TensorType(value.element_type, broadcast_shapes(node, (value.shape, bias.shape)))
@@ -68,8 +70,8 @@ def _infer(node: Node) -> Sequence[ValueType]:
 
 def _check_ranks(spec: MatMulSpec) -> None:
     node, b, bias = spec.node, spec.node.input_value(1), spec.input(2)
-    if spec.trans_b and b.shape.rank != 2:
-        fail(node, f"with trans_b=1 input 1 (B) must be a matrix, got {b.type}")
+    if spec.trans_b and (b.shape.rank.is_dynamic or len(b.shape) < 2):
+        fail(node, f"with trans_b=1 input 1 (B) must have at least two dimensions, got {b.type}")
     if bias is not None and bias.shape.rank != 1:
         fail(node, f"input 2 (bias) must have one dimension, got {bias.type}")
     if bias is not None and b.shape.rank == 1:
@@ -81,6 +83,6 @@ define(
     [("A", False), ("B", False), ("bias", True), ("residual", True)],
     {"trans_b": 0, "activation": "", "activation_parameters": ()},
     _decompose,
-    "activation(MatMul(A, B) + bias + residual); B is transposed first if `trans_b` is 1.",
+    "activation(MatMul(A, B) + bias + residual); the matrices of B are transposed first if `trans_b` is 1.",
     rule=_infer,
 )

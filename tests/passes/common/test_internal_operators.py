@@ -132,7 +132,7 @@ def test_annotations_go_to_all_parts() -> None:
         (lambda x: FusedConv(x, array(8, 3, 3, 3), transposed=True), "FusedConv .*decomposition failed"),
         (lambda x: FusedConv(x, Constant(np.ones([8, 4, 3, 3]), f16)), "element type"),
         (lambda x: FusedMatMul(x, array(6, 3), array(1, 3)), r"input 2 \(bias\) must have one dimension"),
-        (lambda x: FusedMatMul(x, array(2, 3, 6), trans_b=True), "must be a matrix"),
+        (lambda x: FusedMatMul(x, array(6), trans_b=True), "must have at least two dimensions"),
         (lambda x: ChannelNormalization(x, array(5)), "scale must have one value per channel"),
         (lambda x: ChannelNormalization(Parameter(f32), array(4)), "known rank of 2 or more"),
     ],
@@ -153,6 +153,7 @@ def test_types_are_those_of_the_decomposition(shape: list[int | str | None] | No
         FusedConv(x, array(4, 8, 3, 3), None, transposed=True),
         FusedMatMul(x, array(6, 5), array(5), activation=relu),
         FusedMatMul(x, array(5, 6), None, Parameter(f32, [2, 4, "H", 5], "other"), trans_b=True),
+        FusedMatMul(Parameter(f32, [4, 7, 6], "y"), Parameter(f32, ["B", 4, 5, 6], "z"), array(5), trans_b=True),
     ):
         assert node.output(0).type == decompose(node)[0].type
 

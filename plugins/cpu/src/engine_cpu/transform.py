@@ -34,6 +34,11 @@ def prepare_model(
     return prepare(model, LOWERINGS, _rounding(group_size, rounds_weights) if group_size or rounds_weights else PASSES)
 
 
+_TRANSPOSED: Final = (
+    "engine_cpu.passes.transposed_product_fusion.TransposedProductFusion", "Transpose", "Gemm|MatMul|engine.FusedMatMul"
+)  # fmt: skip
+
+
 def _register(manager: Manager) -> None:
     manager.register_pass(WidenPrecision(accepts=LOWERINGS.has_kernel))
     manager.register_pass(NarrowBodies(lambda body: PASSES.run(body)))
@@ -42,6 +47,7 @@ def _register(manager: Manager) -> None:
         LatePass("engine_cpu.passes.scale_shift_fusion.ScaleShiftFusion", "BatchNormalization"),
         LatePass("engine_cpu.passes.channel_shuffle_fusion.ChannelShuffleFusion", "Reshape", "Transpose"),
         LatePass("engine_cpu.passes.split_concat_elimination.SplitConcatElimination", "Concat"),
+        LatePass(*_TRANSPOSED),
     ):
         manager.register_pass(late)
     LOWERINGS.configure(manager.pass_config)
@@ -104,6 +110,7 @@ def _register_known(manager: Manager) -> None:
             "Add|And|Attention|Where|engine.FusedAttention",
         )
     )
+    manager.register_pass(LatePass(*_TRANSPOSED))
     manager.register_pass(DeadCodeElimination)
 
 

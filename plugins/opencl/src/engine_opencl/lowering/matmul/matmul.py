@@ -79,16 +79,17 @@ class GemmLowering(OpLowering[GemmSpec]):
 
 
 def matmul_of(x: tuple[int, ...], y: tuple[int, ...], *, is_transposed: bool = False) -> Product:
-    """The product of two tensors as in numpy's matmul; with `is_transposed`, `y` is a matrix [N, K]."""
+    """The product of two tensors as in numpy's matmul; with `is_transposed`, `y` is [..., N, K]."""
     full_x = x if len(x) > 1 else (1, *x)
-    if is_transposed:
+    if is_transposed and len(y) == 2:
         n, k = y
         m, batch = math.prod(full_x[:-1]), ()
         return Product(m, n, k, batch, (), (), (k, 1), (1, k))
     full_y = y if len(y) > 1 else (*y, 1)
-    (m, k), n = full_x[-2:], full_y[-1]
+    (m, k), n = full_x[-2:], full_y[-2 if is_transposed else -1]
     batch = np.broadcast_shapes(full_x[:-2], full_y[:-2])
-    return Product(m, n, k, batch, _batch_strides(full_x, batch), _batch_strides(full_y, batch), (k, 1), (n, 1))
+    columns = (1, k) if is_transposed else (n, 1)
+    return Product(m, n, k, batch, _batch_strides(full_x, batch), _batch_strides(full_y, batch), (k, 1), columns)
 
 
 def _batch_strides(shape: tuple[int, ...], batch: tuple[int, ...]) -> tuple[int, ...]:
