@@ -50,12 +50,16 @@ def _infer_regressor(node: Node) -> Sequence[ValueType]:
 
 @infers("LinearClassifier", "SVMClassifier", domain=_ML)
 def _infer_classifier(node: Node) -> Sequence[ValueType]:
-    """ONNX gives a LinearClassifier no columns. Those of an SVMClassifier depend on how it votes."""
+    """ONNX gives a LinearClassifier no columns. An SVMClassifier has those of its votes, if it has support vectors."""
     check_inputs(node, get_op(node.op_type, _ML))
     data = tensor_type(node, 0).shape
     names = attribute(node, "classlabels_strings")
     count = len(names or attribute(node, "classlabels_ints") or ())
-    columns = count if node.op_type == "LinearClassifier" and count > 1 else None
+    columns = None
+    if count > 1 and (node.op_type == "LinearClassifier" or attribute(node, "prob_a")):
+        columns = count
+    elif count > 1 and sum(attribute(node, "vectors_per_class") or ()):
+        columns = max(count * (count - 1) // 2, 2)
     rows = as_dimension(None)
     if data.rank.is_static:
         rows = data[0] if len(data) > 1 else as_dimension(1)

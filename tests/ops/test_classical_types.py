@@ -45,3 +45,24 @@ def test_one_row_of_a_support_vector_machine() -> None:
         node = ops.create("SVMClassifier", [x], attributes, num_outputs=2, domain="ai.onnx.ml")
         found.append(ops.evaluate(node, [value]))
     assert [np.asarray(value).tolist() for value in found[0]] == [np.asarray(value).tolist() for value in found[1]]
+
+
+@pytest.mark.parametrize(
+    ("given", "columns"),
+    [
+        ({"classlabels_ints": (3, 5), "vectors_per_class": (1, 2)}, 2),
+        ({"classlabels_ints": (3, 5, 7), "vectors_per_class": (1, 1, 1)}, 3),
+        ({"classlabels_strings": tuple("abcd"), "vectors_per_class": (1, 1, 0, 1)}, 6),
+        ({"classlabels_ints": (3, 5, 7, 9), "vectors_per_class": (1, 1, 0, 1), "prob_a": (-1.0,) * 6}, 4),
+    ],
+)
+def test_scores_of_support_vectors(given: dict[str, Any], columns: int) -> None:
+    """A margin for each pair of classes, both signs of the only one, or a probability for each class."""
+    classes = len(given["vectors_per_class"])
+    pairs = classes * (classes - 1) // 2
+    rest = {"coefficients": (1.0, -2.0, 0.5) * (classes - 1), "rho": (0.5,) * pairs, "support_vectors": (1.0,) * 12}
+    rest |= {"prob_b": (0.0,) * pairs} if "prob_a" in given else {}
+    x = Parameter(f32, PartialShape([-1, 4]), "x")
+    node = ops.create("SVMClassifier", [x], given | rest, num_outputs=2, domain="ai.onnx.ml")
+    assert str(node.output(1).type) == f"f32[?,{columns}]"
+    assert [value.shape for value in ops.evaluate(node, [np.ones((7, 4), np.float32)])] == [(7,), (7, columns)]

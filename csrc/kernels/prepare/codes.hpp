@@ -53,6 +53,15 @@ Code read_code(const Attributes& attributes, std::string_view attribute, std::in
   return static_cast<Code>(read_code(attributes, attribute, names_of<Code>(), numbers));
 }
 
+// The number of a text attribute in an enumeration with these names.
+template <class Code>
+Code read_name(const Attributes& attributes, const char* attribute, const std::vector<const char*>& names) {
+  const std::string& name = attributes.text(attribute);
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (name == names[i]) return static_cast<Code>(i);
+  throw PlanError("attribute \"" + std::string(attribute) + "\" is \"" + name + "\"");
+}
+
 template <class Code>
 Code read_code_or(const Attributes& attributes, std::string_view attribute, Code otherwise) {
   return attributes.has(attribute) ? read_code<Code>(attributes, attribute) : otherwise;

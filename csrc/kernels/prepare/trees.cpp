@@ -19,14 +19,6 @@ constexpr std::int64_t kPartTrees = 64;  // at least, where one row is walked by
 constexpr std::int64_t kMaxParts = 16;
 constexpr std::int64_t kShareWalks = 4096;  // walks through trees for which another worker is worthwhile
 
-template <class Code>
-Code read_name(const Attributes& attributes, const char* attribute, const std::vector<const char*>& names) {
-  const std::string& name = attributes.text(attribute);
-  for (std::size_t i = 0; i < names.size(); ++i)
-    if (name == names[i]) return static_cast<Code>(i);
-  throw PlanError("attribute \"" + std::string(attribute) + "\" is \"" + name + "\"");
-}
-
 TreeArgs read_args(const Attributes& attributes) {
   TreeArgs args = {};
   args.type =

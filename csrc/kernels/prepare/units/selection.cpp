@@ -5,6 +5,7 @@
 #include "kernels/prepare/non_max_suppression.cpp"
 #include "kernels/prepare/resize.cpp"
 #include "kernels/prepare/roi_align.cpp"
+#include "kernels/prepare/support_vectors.cpp"
 #include "kernels/prepare/top_k.cpp"
 #include "kernels/prepare/trees.cpp"
 #include "kernels/prepare/unique.cpp"

@@ -48,6 +48,7 @@ _FAMILIES: Final = {
     "select": ["TopK"],
     "slice": ["Concat", "Slice", "Split", "Tile"],
     "softmax": ["Hardmax", "LogSoftmax", "Softmax", "engine.QuantizedSoftmax"],
+    "support_vectors": ["ai.onnx.ml.SVMClassifier", "ai.onnx.ml.SVMRegressor"],
     "transpose": ["DepthToSpace", "SpaceToDepth", "Transpose"],
     "trees": [f"ai.onnx.ml.{name}" for name in ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor")],
     "unrolled": ["Col2Im", "DeformConv"],
