@@ -85,7 +85,7 @@ class Model(Subgraph):
         self.rt_info: dict[str, Any] = {}
         self._order: list[Node] | None = None
         self._order_edits = -1
-        self._kinds = _Kinds([])
+        self._kinds = _NO_KINDS
         _check_border(self)
         for sink in _listed(sinks, "sinks"):
             self.add_sink(sink)
@@ -375,6 +375,18 @@ class Model(Subgraph):
         """Whether `nodes_of(kinds)` would return any node; cheaper than to ask for them."""
         return self._by_kind().has_any(kinds)
 
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        """The `id` of each of `ordered_nodes`, to compare later: unlike the nodes, it keeps none of them alive."""
+        return self._by_kind().ids()
+
+    def forget_order(self) -> None:
+        """Drop the cached order, which keeps all of its nodes alive until the order is asked for again.
+
+        A rewrite that replaces many nodes calls it, so that memory is used again and the collector has less to visit.
+        """
+        self._order, self._kinds = None, _NO_KINDS
+
     def _by_kind(self) -> _Kinds:
         order = self._ordered()
         if self._kinds.order is not order:
@@ -495,12 +507,13 @@ class Model(Subgraph):
 class _Kinds:
     """The positions of nodes in an order, by operator."""
 
-    __slots__ = ("_positions", "_with_bodies", "order")
+    __slots__ = ("_ids", "_positions", "_with_bodies", "order")
 
     def __init__(self, order: list[Node]) -> None:
         self.order = order
         self._positions: dict[tuple[str, str], list[int]] = {}
         self._with_bodies: list[int] = []
+        self._ids: tuple[int, ...] | None = None
         for position, node in enumerate(order):
             self._positions.setdefault((node.domain, node.op_type), []).append(position)
             if node.attributes and node.has_bodies:
@@ -509,12 +522,20 @@ class _Kinds:
     def has_any(self, kinds: AbstractSet[tuple[str, str]]) -> bool:
         return bool(self._with_bodies) or not self._positions.keys().isdisjoint(kinds)
 
+    def ids(self) -> tuple[int, ...]:
+        if self._ids is None:
+            self._ids = tuple([node.id for node in self.order])
+        return self._ids
+
     def select(self, kinds: Collection[tuple[str, str]]) -> list[Node]:
         found = [positions for kind in kinds if (positions := self._positions.get(kind))]
         if self._with_bodies:
             found.append(self._with_bodies)
         chosen = found[0] if len(found) == 1 else sorted({position for each in found for position in each})
         return [self.order[position] for position in chosen]
+
+
+_NO_KINDS: Final = _Kinds([])
 
 
 def _with_bodies(model: Model) -> Iterator[Node]:

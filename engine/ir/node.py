@@ -39,6 +39,7 @@ class _Edits:
 
 edits = _Edits()
 _NO_ANNOTATIONS: Final[Mapping[str, Any]] = MappingProxyType({})
+_ONE_UNKNOWN: Final = (UNKNOWN,)
 _NO_BODIES: Final[Mapping[str, Model]] = MappingProxyType({})
 
 
@@ -104,18 +105,7 @@ class Output:
         Raises `GraphError` if the node of `replacement` itself reads this value, which would cause a cycle.
         """
         new = replacement if type(replacement) is Output else as_output(replacement)
-        producer = new.node
-        if producer is self.node and new.index == self.index:
-            return
-        for source in producer._sources:
-            if source is not None and source.node is self.node and source.index == self.index:
-                raise GraphError(
-                    f"cannot replace {self} by {new}: {producer} reads it, so the graph would have a cycle; "
-                    "to insert a node, take target_inputs first and call replace_source_output on each"
-                )
-        if not 0 <= new.index < len(producer._types):
-            raise GraphError(f"{producer} has no output {new.index}; it has {len(producer._types)}")
-        _move_consumers(self, new)
+        self.node.replace_output(self.index, new)
 
     def _tensor(self) -> TensorType:
         value_type = self.node._types[self.index]
@@ -250,14 +240,20 @@ class Node:
         self._seen: tuple[ValueType | None, ...] | None = None
         try:
             if types is None:
-                self._types: Sequence[ValueType] = (UNKNOWN,) * num_outputs
+                self._types: Sequence[ValueType] = _ONE_UNKNOWN if num_outputs == 1 else (UNKNOWN,) * num_outputs
                 self._types = types = inference.current(self)
                 self._seen = self._input_types()
             else:
                 self._types = types
             self._consumers: list[_Consumers | None] = [None] * len(types)
             self._attached = True
-            if sources:
+            if len(sources) == 1 and (source := sources[0]) and (known := source.node)._attached:
+                consumers = known._consumers[source.index]
+                if consumers is None:
+                    known._consumers[source.index] = {(weakref.ref(self), 0): None}
+                else:
+                    consumers[weakref.ref(self), 0] = None
+            elif sources:
                 _link(self)
         except IndexError:  # checking every port beforehand would slow down creating nodes
             self._refuse_missing_ports()
@@ -524,6 +520,49 @@ class Node:
 
     # -- edges --------------------------------------------------------------------------------------------
 
+    def replace_output(self, index: int, new: Output) -> None:
+        """Make every consumer of output `index` read `new` instead, as `Output.replace` does.
+
+        Raises `GraphError` if the node of `new` itself reads this output, which would cause a cycle.
+        """
+        producer = new.node
+        if producer is self and new.index == index:
+            return
+        for source in producer._sources:
+            if source is not None and source.node is self and source.index == index:
+                raise GraphError(
+                    f"cannot replace {Output(self, index)} by {new}: {producer} reads it, so the graph would have a "
+                    "cycle; to insert a node, take target_inputs first and call replace_source_output on each"
+                )
+        if not 0 <= new.index < len(producer._types):
+            raise GraphError(f"{producer} has no output {new.index}; it has {len(producer._types)}")
+        moved = self._consumers[index]
+        if not moved:
+            return
+        edits.count += 1
+        self._consumers[index] = None
+        freed: list[tuple[weakref.ref[Node], int]] | None = None
+        for key in moved:
+            reader = key[0]()
+            if reader is None:  # freed by the collector of cycles, which clears references before it calls `__del__`
+                freed = [*(freed or ()), key]
+                continue
+            reader._sources[key[1]] = new
+            if producer.op_type == "Constant":
+                reader._seen = None  # its value may decide the output types
+        for key in freed or ():
+            del moved[key]
+        known = producer._consumers[new.index]
+        if known:
+            known.update(moved)
+        else:
+            producer._consumers[new.index] = moved
+        if not producer._attached:
+            producer._attached = True
+            _link(producer)
+        if not self._pinned:
+            _detach(self)
+
     def _refuse_missing_ports(self) -> None:
         for position, source in enumerate(self._sources):
             if source is not None and source.index >= len(source.node._types):
@@ -631,31 +670,6 @@ def _is_refined(old: ValueType | None, new: ValueType | None) -> bool:
         return False
 
 
-def _move_consumers(old: Output, new: Output) -> None:
-    """Make all consumers of `old` read `new`; the producer of `old` may leave the graph."""
-    moved = old.node._consumers[old.index]
-    if not moved:
-        return
-    edits.count += 1
-    producer = new.node
-    consumers = producer._consumers[new.index]
-    if consumers is None:
-        consumers = producer._consumers[new.index] = {}
-    is_constant = producer.op_type == "Constant"
-    for key in moved:
-        reader = key[0]()
-        if reader is not None:
-            reader._sources[key[1]] = new
-            consumers[key] = None
-            if is_constant:
-                reader._seen = None  # its value may decide the output types
-    old.node._consumers[old.index] = None
-    if not producer._attached:
-        producer._attached = True
-        _link(producer)
-    _detach(old.node)
-
-
 def _link(node: Node) -> None:
     """Make an attached node a consumer of its sources, and attach detached producers again."""
     returned: list[Node] | None = None
@@ -666,8 +680,9 @@ def _link(node: Node) -> None:
                 producer = source.node
                 consumers = producer._consumers[source.index]
                 if consumers is None:
-                    consumers = producer._consumers[source.index] = {}
-                consumers[ref, position] = None
+                    producer._consumers[source.index] = {(ref, position): None}
+                else:
+                    consumers[ref, position] = None
                 if not producer._attached:
                     producer._attached = True
                     returned = returned or []
@@ -681,7 +696,11 @@ def _detach(node: Node) -> None:
     """Detach `node` from the graph if it has no consumers, and then the nodes that only it consumed."""
     unread: list[Node] | None = None
     while True:
-        if node._attached and not node._pinned and not node.is_consumed:
+        if (
+            node._attached
+            and not node._pinned
+            and (not node._consumers[0] if len(node._consumers) == 1 else not node.is_consumed)
+        ):
             node._attached = False
             ref = weakref.ref(node)
             for position, source in enumerate(node._sources):

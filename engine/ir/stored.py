@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from engine.ir.leaves import Constant
 from engine.ir.model import Model
 from engine.ir.sizes import joined_bytes
+
+_KINDS: Final = (("", "Constant"),)
 
 
 def stored_bytes(model: Model) -> int:
@@ -27,8 +30,9 @@ def stored_bytes(model: Model) -> int:
 
 
 def _constants(model: Model) -> Iterator[Constant]:
-    for node in model.ordered_nodes():
+    for node in model.nodes_of(_KINDS):
         if isinstance(node, Constant):
             yield node
-        for body in node.bodies.values():
-            yield from _constants(body)
+        elif node.attributes:
+            for body in node.bodies.values():
+                yield from _constants(body)

@@ -54,7 +54,7 @@ def create(
 def make_constructor(op: OpDef) -> Callable[..., Node]:
     """The function behind `ops.<op>`: inputs positionally, attributes by keyword."""
     counts_by_attribute = "num_outputs" in op.attributes
-    is_plain, count = op.is_plain, op.min_inputs
+    is_plain, count, op_name, domain = op.is_plain, op.min_inputs, op.name, op.domain
 
     def constructor(
         *inputs: OutputLike | None, friendly_name: str | None = None, num_outputs: int | None = None, **attributes: Any
@@ -64,7 +64,12 @@ def make_constructor(op: OpDef) -> Callable[..., Node]:
                 if source is None:
                     break
             else:
-                return _connect(op, inputs, {}, 1, friendly_name)  # the most frequent calls by passes
+                try:  # the most frequent calls by passes
+                    if not domain and friendly_name is None:
+                        return Node(op_name, inputs)  # keywords would cost as much as the type inference
+                    return Node(op_name, inputs, domain=domain, friendly_name=friendly_name)
+                except GraphError as e:
+                    _explain(op, inputs, e)
         if counts_by_attribute and num_outputs is not None and len(inputs) < 2:
             attributes["num_outputs"] = num_outputs
         return _build(op, inputs, attributes, num_outputs, friendly_name)

@@ -85,8 +85,10 @@ def _unary_rule(op: OpDef) -> TypeRule:
     allowed = op.inputs[0].elements
 
     def rule(node: Node) -> Sequence[ValueType] | None:
-        source = node.input_value(0)
-        value_type = source.type
+        source = node.sources[0] if node.sources else None
+        if source is None:
+            source = node.input_value(0)  # raises
+        value_type = source.node.output_types[source.index]
         if type(value_type) is TensorType and value_type.element_type in allowed:
             return (value_type,)
         check_inputs(node, op)

@@ -35,15 +35,26 @@ def infer(node: Node) -> Sequence[ValueType]:
     if op is None:
         check_spec(node)
         return (UNKNOWN,) * node.num_outputs
-    found = _inferred(node, op)
+    rule = op.rule
+    if rule is None or node.attributes:
+        found = _remembered(node, op)
+    else:  # mostly faster than computing a key
+        check_spec(node)
+        if op.agreement is not None:
+            op.agreement(node)
+        try:
+            ruled = rule(node)
+        except TypeInferenceError:
+            raise
+        except ModelError as e:
+            fail(node, str(e), e)
+        found = _infer_by_schema(node, op) if ruled is None else tuple(ruled)
     if op.restriction is not None:
         op.restriction(node)
     return found
 
 
-def _inferred(node: Node, op: OpDef) -> tuple[ValueType, ...]:
-    if not node.attributes and op.rule is not None:
-        return _infer(node, op)  # mostly faster than computing a key
+def _remembered(node: Node, op: OpDef) -> tuple[ValueType, ...]:
     key = _key(node, op)
     try:
         found = None if key is None else _memo.get(key)

@@ -143,6 +143,8 @@ class OperatorSpec:
 SpecT = TypeVar("SpecT", bound=OperatorSpec)
 
 _classes: Declarations[type[OperatorSpec]] = Declarations()
+_without_spec: set[tuple[str, str]] = set()
+"""Operators that were looked up in `_classes` in vain, which is slower than to find a class."""
 _resolved: dict[object, dict[str, Any]] = {}
 """The fields of specs, except the node, by everything that they depend on.
 
@@ -165,6 +167,7 @@ def specifies(*op_types: str, domain: str = "") -> Callable[[type[SpecT]], type[
             if (domain, op_type) in _classes:
                 raise ModelError(f"operator {op_type!r} of domain {domain!r} has two specs")
             _classes[domain, op_type] = cls
+            _without_spec.discard((domain, op_type))
         return cls
 
     return register
@@ -211,8 +214,12 @@ def check_spec(node: Node) -> None:
 
     Cheap for similar nodes, because successful checks are cached.
     """
-    cls = _classes[node.domain, node.op_type]
+    operator = node.domain, node.op_type
+    if operator in _without_spec:
+        return
+    cls = _classes[operator]
     if cls is None:
+        _without_spec.add(operator)
         return
     if _find(node, cls)[2] is None:
         cls.of(node)

@@ -236,7 +236,7 @@ class Manager(Pass):
         """Run a pass; an error names the pass."""
         if not isinstance(item, Manager):
             item.set_pass_config(self.pass_config)  # a pass may be in several pipelines
-        nodes, count = model.ordered_nodes(), edits.count
+        ids, count = model.node_ids, edits.count
         try:
             if run.checked and not isinstance(item, Manager):
                 from engine.passes.checks import checked_run  # with the comparison of models
@@ -246,7 +246,7 @@ class Manager(Pass):
                 changed = run_pass(item, model)
             if changed and self._validate:
                 model.validate()
-            elif not changed and edits.count != count and model.ordered_nodes() != nodes:
+            elif not changed and edits.count != count and model.node_ids != ids:
                 raise PassError(f"pass {item.name} returned False and changed the nodes of model `{model.name}`")
         except (PassError, Cancelled, TimeoutError):
             raise  # a TimeoutError is of the caller, who limits the time by the handler of a signal

@@ -97,7 +97,8 @@ class MatcherPass(Pass):
         matcher = self.matcher
         if matcher is None:
             raise PassError(f"pass {self.name} has no matcher; call register_matcher in its __init__")
-        self._new_nodes.clear()
+        if self._new_nodes:
+            self._new_nodes.clear()
         try:
             if not matcher.match(node):
                 return False
@@ -261,24 +262,31 @@ class GraphRewrite(Pass):
         return self.config is not None and self.config.run is not None and self.config.run.timed
 
     def _rewrite(self, model: Model, index: _Index, open_roots: list[MatcherPass], timed: bool) -> bool:
-        changed = False
+        changed = is_stale = False
         pending = deque(self._sequence(model.ordered_nodes() if open_roots else model.nodes_of(index)))
+        following, insert = pending.popleft, pending.appendleft
         while pending:
-            node = pending.popleft()
+            node = following()
             if changed and not node.is_attached:
                 continue
-            for body in runnable_bodies(node):
-                changed |= self._rewrite(body, index, open_roots, timed)
+            if node.attributes:
+                for body in runnable_bodies(node):
+                    changed |= self._rewrite(body, index, open_roots, timed)
             for item in index.get((node.domain, node.op_type), open_roots):
                 done = _timed_apply(item, node) if timed else item.apply(node)
                 if item._new_nodes:
-                    for made in reversed(item.take_new_nodes()):
+                    for reference in reversed(item._new_nodes):
+                        made = reference()
                         # Nodes that the callback made but did not insert into the graph are not matched.
-                        if made.is_consumed or made.is_pinned:
-                            pending.appendleft(made)
+                        if made is not None and (made.is_consumed or made.is_pinned):
+                            insert(made)
+                    item._new_nodes.clear()
                 if done:
                     item.rewrites += 1
                     changed = True
+                    if not is_stale:
+                        is_stale = True
+                        model.forget_order()
                     break
         return changed
 

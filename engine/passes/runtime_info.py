@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 
@@ -36,12 +37,21 @@ class RuntimeAttribute(ABC):
 
 
 def _merge_names(values: Sequence[Any]) -> Any:
-    return tuple(dict.fromkeys(name for names in values for name in names))
+    """The names of all values, each of which has a name once."""
+    if len(values) == 2:
+        first, second = values
+        # Where nodes are merged again and again, one value is long, and seldom has a name of the other.
+        short, long = (first, second) if len(first) < len(second) else (second, first)
+        if type(first) is type(second) is tuple and set(short).isdisjoint(long):
+            return first + second
+    return tuple(dict.fromkeys(chain.from_iterable(values)))
 
 
 ORIGINS = "engine.origins"
 """The rt_info key with which `Manager(checked=True)` traces where annotations go while a pass runs."""
 
+_PLAIN: Final = frozenset({tuple, str, int, float, bool})
+"""Types of most values; asking them whether they are of an abstract class takes as long as to create a node."""
 _MERGERS: dict[str, Callable[[Sequence[Any]], Any]] = {FUSED_NAMES: _merge_names, ORIGINS: _merge_names}
 
 
@@ -52,23 +62,24 @@ def copy_runtime_info(sources: Node | Iterable[Node], targets: Node | Iterable[N
     merged: by `RuntimeAttribute.merge`, as a union for `fused_names`, and otherwise kept if all values are equal and
     dropped if they differ, except that a target among the sources keeps its own value.
     """
-    sources = (sources,) if isinstance(sources, Node) else list(sources)
-    targets = (targets,) if isinstance(targets, Node) else targets
+    if type(sources) is not list:
+        sources = [sources] if isinstance(sources, Node) else list(sources)
     infos = []
     for node in sources:
         if info := node.annotations:
             infos.append(info)  # a comprehension costs a call, and most nodes have no rt_info
     merged = _merge(infos) if infos else {}
-    for target in targets:
-        if not infos:
-            target.rt_info = {}
+    for target in (targets,) if isinstance(targets, Node) else targets:
+        if not merged and not (infos and target in sources):
+            if target.annotations:
+                target.rt_info = {}
         elif len(sources) > 1 and target in sources:
             own = target.annotations
             target.rt_info = merged | {key: value for key, value in own.items() if not _is_mergeable(key, value)}
-        elif merged:
-            target.rt_info = {key: value for key, value in merged.items() if _may_travel(value, target)}
         else:
-            target.rt_info = {}
+            target.rt_info = {
+                key: value for key, value in merged.items() if not _is_attribute(value) or value.is_copyable(target)
+            }
 
 
 def copy_to_steps(node: Node, steps: Iterable[Node]) -> None:
@@ -83,11 +94,11 @@ def copy_to_steps(node: Node, steps: Iterable[Node]) -> None:
 
 
 def _is_mergeable(key: str, value: Any) -> bool:
-    return key in _MERGERS or isinstance(value, RuntimeAttribute)
+    return key in _MERGERS or _is_attribute(value)
 
 
-def _may_travel(value: Any, target: Node) -> bool:
-    return not isinstance(value, RuntimeAttribute) or value.is_copyable(target)
+def _is_attribute(value: Any) -> bool:
+    return type(value) not in _PLAIN and isinstance(value, RuntimeAttribute)
 
 
 def _merge(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -97,16 +108,21 @@ def _merge(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     gathered: dict[str, list[Any]] = {}
     for info in infos:
         for key, value in info.items():
-            gathered.setdefault(key, []).append(value)
-    merged = {key: _merge_values(key, values) for key, values in gathered.items()}
-    return {key: value for key, value in merged.items() if value is not _CONFLICT}
+            if key in gathered:
+                gathered[key].append(value)
+            else:
+                gathered[key] = [value]
+    merged = {}
+    for key, values in gathered.items():
+        value = values[0] if len(values) == 1 else _merge_values(key, values)
+        if value is not _CONFLICT:
+            merged[key] = value
+    return merged
 
 
 def _merge_values(key: str, values: list[Any]) -> Any:
     first = values[0]
-    if len(values) == 1:
-        return first
-    if isinstance(first, RuntimeAttribute):
+    if _is_attribute(first):
         value = first.merge(values[1:])
         return _CONFLICT if value is None else value
     merger = _MERGERS.get(key)

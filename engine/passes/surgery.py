@@ -24,7 +24,7 @@ def replace_node(old: Node, new: Node | Sequence[OutputLike]) -> None:
         )
     if isinstance(new, Node):
         if len(new.output_types) == len(old.output_types) == 1:
-            Output(old, 0).replace(Output(new, 0))
+            old.replace_output(0, Output(new, 0))
             return
         outputs = new.outputs
     else:
@@ -37,7 +37,7 @@ def replace_node(old: Node, new: Node | Sequence[OutputLike]) -> None:
     for index, output in enumerate(outputs):
         _check_replacement(old, index, output)
     for index, output in enumerate(outputs):
-        Output(old, index).replace(output)
+        old.replace_output(index, output)
 
 
 def _check_replacement(old: Node, index: int, new: Output) -> None:

@@ -87,6 +87,17 @@ def test_replacing_a_value_by_its_own_consumer_is_refused_before_anything_change
     assert model.to_text() == before
 
 
+def test_a_reader_that_the_collector_freed_is_not_moved() -> None:
+    x, y = Parameter(f32, [2], "x"), Parameter(f32, [2], "y")
+    reader, kept = ops.Relu(x), ops.Relu(x)
+    reader.rt_info["itself"] = reader  # only the collector of cycles frees it, and it clears weak references first
+    del reader
+    gc.collect()
+    x.output(0).replace(y)
+    assert y.output(0).target_inputs == [kept.input(0)]
+    assert y.output(0).num_consumers == 1
+
+
 def test_inserting_a_node_after_another() -> None:
     x, (a, b) = chain(2)
     model = Model([b], [x])

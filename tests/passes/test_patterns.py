@@ -7,7 +7,7 @@ import pytest
 
 from engine import ops
 from engine.errors import PassError
-from engine.ir import Constant, Model, Node, Parameter, Result, boolean, f16, f32, i64
+from engine.ir import Constant, Model, Node, Output, Parameter, Result, boolean, f16, f32, i64
 from engine.passes import pattern
 from engine.passes.pattern import (
     Matcher,
@@ -248,6 +248,31 @@ def test_a_failed_match_leaves_nothing_of_the_one_before(x: Parameter) -> None:
     assert not matcher.match(ops.Add(ops.Relu(x), ops.Relu(x)))
     assert matcher.matched_nodes == []
     assert matcher.pattern_value_map == {}
+
+
+def test_a_predicate_that_raises_leaves_nothing_to_the_next_match(x: Parameter) -> None:
+    def check(value: Output) -> bool:
+        if value.node.op_type == "Abs":
+            raise ValueError(value)
+        return True
+
+    inner = any_input(predicate=check)
+    matcher = Matcher(wrap_type("Relu", [inner]), "test")
+    with pytest.raises(ValueError, match="Abs"):
+        matcher.match(ops.Relu(ops.Abs(x)))
+    assert matcher.match(ops.Relu(x))
+    assert matcher.pattern_value_map[inner] == x.output(0)
+
+
+def test_the_values_of_a_match_stay_as_they_are_where_they_are_kept(x: Parameter) -> None:
+    root = wrap_type("Relu")
+    matcher = Matcher(root, "test")
+    first = ops.Relu(x)
+    assert matcher.match(first)
+    kept = matcher.pattern_value_map
+    matcher.clear_state()
+    assert matcher.match(ops.Relu(first))
+    assert kept == {root: first.output(0)}
 
 
 def test_blocks_name_their_parts(x: Parameter) -> None:

@@ -128,6 +128,30 @@ def test_a_fusion_that_registers_its_result_fuses_a_whole_chain(
     assert not fusion.run_on_model(model)
 
 
+def test_nodes_that_a_rewrite_replaced_are_freed_before_it_ends(relu_chain: Chain) -> None:
+    """A rewrite of a large model needs no memory for both the old and the new graph."""
+    alive: list[int] = []
+
+    class Counting(Replace):
+        def __init__(self) -> None:
+            super().__init__("Relu", "Abs")
+            rewrite, seen = self._callback, []
+            assert rewrite is not None
+
+            def callback(m: pattern.Matcher) -> bool:
+                alive.append(sum(reference() is not None for reference in seen))
+                seen.append(weakref.ref(m.match_root))
+                return rewrite(m)
+
+            self._callback = callback
+
+    manager = Manager()
+    manager.register_pass(Counting)
+    assert manager.run_passes(relu_chain(50))
+    assert len(alive) == 50
+    assert max(alive) <= 2
+
+
 def test_a_value_with_other_readers_is_not_fused(relu_relu_fusion: type[MatcherPass]) -> None:
     x = Parameter(f32, [4], "x")
     first = ops.Relu(x)

@@ -79,6 +79,23 @@ class Longest(RuntimeAttribute):
         return not self.stays
 
 
+@pytest.mark.parametrize(
+    ("names", "merged"),
+    [
+        ([("a",), ("b", "c")], ("a", "b", "c")),
+        ([("a", "b"), ("c",)], ("a", "b", "c")),
+        ([("a", "b"), ("b", "c")], ("a", "b", "c")),
+        ([("a",), ("a",)], ("a",)),
+        ([("a",), ("b", "a"), ("c", "b")], ("a", "b", "c")),
+        ([["a"], ("b",)], ("a", "b")),
+    ],
+)
+def test_names_of_merged_nodes_are_listed_once_in_order(names: list[Any], merged: tuple[str, ...]) -> None:
+    *sources, target = nodes(len(names) + 1, **{f"n{i}": {"fused_names": value} for i, value in enumerate(names)})
+    copy_runtime_info(sources, target)
+    assert target.rt_info == {"fused_names": merged}
+
+
 def test_attributes_decide_themselves_how_they_merge_and_travel() -> None:
     a, b, c = nodes(3, n0={"why": Longest("ab")}, n1={"why": Longest("abc")})
     copy_runtime_info([a, b], c)

@@ -77,7 +77,7 @@ class Matcher:
         self._compiled: tuple[Instruction, int] | None = None
         self._operators: list[Node] = []
         self._state = _NOTHING
-        self._spare: MatchState | None = None
+        self._spare = MatchState()  # of the next attempt: most fail, and creating three dicts costs as much as one
         self._match_root: Node | None = None
 
     @property
@@ -89,16 +89,17 @@ class Matcher:
         """Match the pattern's root against a node or one of its outputs; the previous match is discarded."""
         instruction, index = self._compiled or self._compile()
         output = value if type(value) is Output else Output(value, index)  # type: ignore[arg-type]
-        self._match_root, self._state = None, _NOTHING
-        state, self._spare = self._spare, None
-        if state is None:
-            state = MatchState()
-        if instruction.match(output, state, None):
-            self._match_root, self._state = output.node, state
-            return True
-        # Most attempts fail, and their state was not exposed, so the next attempt reuses it.
+        if self._match_root is not None:
+            self.clear_state()
+        state = self._spare
+        try:
+            if instruction.match(output, state, None):
+                self._match_root, self._state = output.node, state
+                return True
+        except BaseException:
+            self._spare = MatchState()
+            raise
         state.clear()
-        self._spare = state
         return False
 
     @property
@@ -132,7 +133,9 @@ class Matcher:
 
     def clear_state(self) -> None:
         """Discard the last match and its references to nodes."""
-        self._match_root, self._state = None, _NOTHING
+        if self._match_root is not None:
+            self._match_root, self._state = None, _NOTHING
+            self._spare.renew()
 
     def explain(self, value: OutputLike) -> Explanation:
         """Why the pattern does, or does not, match at `value`; the last match is not changed."""
@@ -162,8 +165,7 @@ class Matcher:
 def _matched_nodes(values: dict[Node, Output], operators: list[Node]) -> list[Node]:
     nodes: list[Node] = []  # patterns are short: a linear search is faster than hashing
     for pattern_node in operators:
-        if pattern_node in values:
-            node = values[pattern_node].node
-            if node not in nodes:
-                nodes.append(node)
+        value = values.get(pattern_node)
+        if value is not None and value.node not in nodes:
+            nodes.append(value.node)
     return nodes

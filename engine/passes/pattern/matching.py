@@ -52,9 +52,20 @@ class MatchState:
 
     def clear(self) -> None:
         """Discard all bindings."""
-        self.values.clear()
-        self.symbols.clear()
-        self.skipped.clear()
+        if self.values:
+            self.values.clear()
+        if self.symbols:
+            self.symbols.clear()
+        if self.skipped:
+            self.skipped.clear()
+
+    def renew(self) -> None:
+        """Discard all bindings; a caller may keep `values`."""
+        self.values = {}
+        if self.symbols:
+            self.symbols.clear()
+        if self.skipped:
+            self.skipped.clear()
 
 
 class Trace:
@@ -175,13 +186,22 @@ class TypeInstruction(Instruction):
             return state.trace is not None and state.trace.fail(
                 state, self, value, f"expected {kinds_text(self.kinds)}, found {node}"
             )
-        predicate = self.predicate
+        inputs, predicate = self.inputs, self.predicate
+        inner = source = None
+        if inputs is not None and len(inputs) == 1 == len(node.sources) and not self.has_gaps:
+            inner, source = inputs[0], node.sources[0]
+            if inner is not None and source is not None and state.trace is None:
+                accepts, given = inner.accepts, source.node
+                if accepts is not None and (given.domain, given.op_type) not in accepts:
+                    return False  # before the predicate, which costs more
         if predicate is not None and not predicate.check(value, state.symbols):
             return self._refused(predicate, value, state)
         values[self.node] = value
-        if self.inputs is None:
+        if inner is not None and source is not None:
+            return inner.match(source, state, rest)
+        if inputs is None:
             return rest is None or rest[0].match(rest[1], state, rest[2])
-        return self._match_inputs(node, self.inputs, state, rest)
+        return self._match_inputs(node, inputs, state, rest)
 
     def _match_inputs(
         self, node: Node, instructions: Sequence[Instruction | None], state: MatchState, rest: Goals
@@ -192,8 +212,6 @@ class TypeInstruction(Instruction):
             if pairs is None:
                 return False
             sources, instructions = pairs
-        if len(instructions) == 1 and sources[0] is not None:
-            return instructions[0].match(sources[0], state, rest)  # type: ignore[union-attr]  # no instruction is None after `_fit`
         is_traced = state.trace is not None
         for position in range(len(instructions) - 1, -1, -1):
             instruction, source = instructions[position], sources[position]
