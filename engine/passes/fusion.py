@@ -18,6 +18,10 @@ from engine.passes.runtime_info import copy_runtime_info
 Maker: TypeAlias = "Callable[[Matcher], Node | Sequence[Node] | None]"
 """Makes the replacement of a match: a node, or several; the last one replaces the root; None to skip."""
 _SMALL_BYTES: Final = 1 << 16
+_MOST_STEPS: Final = 16
+"""The derivations that a constant is read through. In a longer chain, passes that read each one to make the next would
+take quadratic time.
+"""
 
 
 class FusionPass(MatcherPass):
@@ -142,14 +146,23 @@ def derived_constant(
 ) -> Constant:
     """The result of `compute` on constants, in the type of the first by default; large results are computed when read.
 
-    Weights changed by several passes in a row then occupy memory only in the form that a device packs. Raises
-    `OverBudgetError`, see `charge`.
+    Weights changed by several passes in a row then occupy memory only in the form that a device packs, unless the chain
+    is long. Raises `OverBudgetError`, see `charge`.
     """
     element_type = element_type or sources[0].element_type
     charge(sources, element_type.byte_size(math.prod(shape)))
     if element_type.byte_size(math.prod(shape)) <= _SMALL_BYTES:
         return Constant(compute(*[source.data for source in sources]))
-    return Constant.derived(sources, TensorType(element_type, PartialShape(shape)), compute)
+    made = Constant.derived(sources, TensorType(element_type, PartialShape(shape)), compute)
+    return Constant(made.data) if _steps(made) > _MOST_STEPS else made
+
+
+def _steps(constant: Constant) -> int:
+    """The longest chain of derivations through which `constant` is read."""
+    steps, level = 0, [constant]
+    while level := list(dict.fromkeys(base for each in level for base in each.bases)):
+        steps += 1
+    return steps
 
 
 def scalar(value: Output | None) -> float | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from engine import ops
 from engine.ir import Constant, Model, Node, Parameter, PartialShape, TensorType, boolean, f16, f32, i64
 from engine.passes import ConstantFolding, Manager, PassConfig, constant_fold
+from engine.passes.fusion import derived_constant
 
 
 def kinds(model: Model) -> list[str]:
@@ -148,3 +151,20 @@ def test_a_stated_shape_goes_where_a_folded_value_contradicts_it() -> None:
     ConstantFolding().run_on_model(model)
     model.validate()
     assert model.results[0].type == TensorType(f32, PartialShape([2, 2]))
+
+
+def test_constants_derived_one_from_another_are_read_in_bounded_steps() -> None:
+    """A pass that reads each constant to derive the next takes linear time, not quadratic."""
+    computed = 0
+
+    def compute(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        nonlocal computed
+        computed += 1
+        return data + 1
+
+    constant = Constant(np.zeros((256, 256), np.float32))
+    for count in range(100):
+        constant = derived_constant([constant], (256, 256), compute)
+        assert constant.data[0, 0] == count + 1
+        constant.release()
+    assert computed <= 100 * 17

@@ -144,6 +144,9 @@ class ChannelProduct:
         """The matrix and bias of this product of the result of `inner`: computed in double precision, rounded once."""
         left, right = self.matrix(), inner.matrix()
         matrix = derived_constant([left, right], (self.outputs, inner.inputs), _product)
+        if _multiplies(left) or _multiplies(right):
+            # The next merge reads it, and so on: if each computed it again, a chain would take quadratic time.
+            matrix = Constant(matrix.data)
         if inner.bias is None:
             return matrix, self.bias
         moved = left.data.astype(np.float64) @ inner.bias.data.astype(np.float64)
@@ -168,6 +171,20 @@ def positions_of(value: Output, axis: int) -> int:
 def _product(a: Array, b: Array) -> Array:
     result: Array = (a.astype(np.float64) @ b.astype(np.float64)).astype(a.dtype)
     return result
+
+
+def _multiplies(matrix: Constant) -> bool:
+    """Whether reading a matrix computes the product of two others."""
+    seen: set[Constant] = set()
+    stack = [matrix]
+    while stack:
+        constant = stack.pop()
+        if constant.derivation is _product:
+            return True
+        if constant not in seen:
+            seen.add(constant)
+            stack += constant.bases
+    return False
 
 
 def _read(node: Node) -> ChannelProduct | None:
