@@ -54,8 +54,9 @@ const KernelEntry& Target::find(const std::string& name) const {
 const std::vector<Target>& targets() {
   static const std::vector<Target> all = [] {
     std::vector<Target> found;
-    for (const Isa isa : built_isas())
-      if (is_available(isa)) found.push_back({isa_name(isa), {}});
+    // Not only those that are built as a whole: a family's best row for a CPU may be of a lower instruction set.
+    for (const Isa isa : all_isas())
+      if (is_available(isa) || includes(cpu_features().highest, isa)) found.push_back({isa_name(isa), {}});
     for (const KernelRow& row : kernel_rows())
       if (row.table != nullptr) add_table(found, row.isa, row.table);
     const auto is_empty = [](const Target& target) { return target.tables.empty(); };
