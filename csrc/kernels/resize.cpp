@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "simd/shuffle.hpp"
 #include "simd/vec.hpp"
 
 namespace engine::ENGINE_ISA_NS {
@@ -45,25 +46,79 @@ ENGINE_INLINE void nearest_row(const ResizeArgs& args, const char* from, char* t
   }
 }
 
+// How often each column of four bytes is repeated, if it is 2, 3, 4 or 8 times, in order; otherwise 0.
+int repeats_of(const ResizeArgs& args) {
+  const std::int64_t times = args.in_w > 0 ? args.out_w / args.in_w : 0;
+  if ((times != 2 && times != 3 && times != 4 && times != 8) || times * args.in_w != args.out_w) return 0;
+  for (std::int64_t x = 0; x < args.out_w; ++x)
+    if (columns_of(args)[x * resize_tap_words(1)] != x / times) return 0;
+  return static_cast<int>(times);
+}
+
+template <int kTimes>
+ENGINE_INLINE void repeat_lanes(const float* from, float* to) {
+  const Vec values = load(from);
+#pragma GCC unroll 8
+  for (int part = 0; part < kTimes; ++part) {
+    VecInt index = {};
+    for (int lane = 0; lane < kLanes; ++lane) index[lane] = (part * kLanes + lane) / kTimes;
+    store(to + part * kLanes, ENGINE_SHUFFLE(values, index));
+  }
+}
+
+// Each element of a row kTimes. The last vector overlaps the one before.
+template <int kTimes>
+void repeat_row(const float* from, float* to, std::int64_t count) {
+  if (count < kLanes) {
+    for (std::int64_t x = 0; x < count; ++x)
+      for (int part = 0; part < kTimes; ++part) std::memcpy(to + kTimes * x + part, from + x, sizeof(float));
+    return;
+  }
+  for (std::int64_t x = 0; x + kLanes <= count; x += kLanes) repeat_lanes<kTimes>(from + x, to + kTimes * x);
+  repeat_lanes<kTimes>(from + count - kLanes, to + kTimes * (count - kLanes));
+}
+
+void repeat_row(int times, const char* from, char* to, std::int64_t count) {
+  const float* const x = reinterpret_cast<const float*>(from);
+  float* const y = reinterpret_cast<float*>(to);
+  if (times == 2) return repeat_row<2>(x, y, count);
+  if (times == 3) return repeat_row<3>(x, y, count);
+  if (times == 4) return repeat_row<4>(x, y, count);
+  repeat_row<8>(x, y, count);
+}
+
 void resize_nearest(const void* arguments, void* const* buffers, const KernelContext& context) {
   const ResizeArgs& args = *static_cast<const ResizeArgs*>(arguments);
   const std::int64_t block = args.inner * args.element;
+  const std::int32_t* const rows = rows_of(args);
   const WorkRange range = split_work(args.maps * args.out_h, context.worker, context.workers);
-  for (std::int64_t i = range.begin; i < range.end; ++i) {
-    const std::int64_t at = rows_of(args)[i % args.out_h * resize_tap_words(1)];
+  const int times = block == 4 && args.element == 4 && range.begin < range.end ? repeats_of(args) : 0;
+  const char* map = static_cast<const char*>(buffers[0]);
+  if (range.begin < range.end) map += range.begin / args.out_h * args.in_h * args.in_w * block;
+  std::int64_t row = range.begin < range.end ? range.begin % args.out_h : 0;  // a division for each would take longest
+  for (std::int64_t i = range.begin; i < range.end; ++i, ++row) {
+    if (row == args.out_h) {
+      row = 0;
+      map += args.in_h * args.in_w * block;
+    }
+    const std::int64_t at = rows[row * resize_tap_words(1)];
     char* const to = static_cast<char*>(buffers[1]) + i * args.out_w * block;
     if (at < 0) {
       fill_bytes(to, args.out_w * block, args.pattern);
       continue;
     }
-    const char* const from =
-        static_cast<const char*>(buffers[0]) + (i / args.out_h * args.in_h + at) * args.in_w * block;
-    if (block == 4)
+    const char* const from = map + at * args.in_w * block;
+    if (times > 0) {
+      repeat_row(times, from, to, args.in_w);
+    } else if (block < 64 && i > range.begin && row > 0 && at == rows[(row - 1) * resize_tap_words(1)]) {
+      std::memcpy(to, to - args.out_w * block, static_cast<std::size_t>(args.out_w * block));
+    } else if (block == 4) {
       nearest_row<4>(args, from, to, block);
-    else if (block == 64)
+    } else if (block == 64) {
       nearest_row<64>(args, from, to, block);
-    else
+    } else {
       nearest_row<0>(args, from, to, block);
+    }
   }
 }
 

@@ -107,8 +107,17 @@ void not_finite(const Target& target) {
     }
 }
 
+// Also whole numbers of repetitions, around the width of vectors.
+std::vector<Size> nearest_sizes() {
+  std::vector<Size> sizes(std::begin(kSizes), std::end(kSizes));
+  for (const std::int64_t times : {2, 3, 4, 5, 8})
+    for (const std::int64_t width : {1, 3, 4, 7, 8, 9, 15, 16, 17, 33})
+      sizes.push_back({2, 3, width, 6, width * times, 1});
+  return sizes;
+}
+
 void nearest(const Target& target) {
-  for (const Size& s : kSizes)
+  for (const Size& s : nearest_sizes())
     for (const std::int64_t element : {1, 2, 4, 8})
       for (const Order order : {Order::ascends, Order::descends, Order::crosses}) {
         const Taps rows = taps_of(s.in_h, s.out_h, 1, order), columns = taps_of(s.in_w, s.out_w, 1, order);
