@@ -17,14 +17,17 @@ using namespace simd;
 
 constexpr std::int64_t kRun = 64;  // pixels: sixteen rows of 256 bytes, four kilobytes of blocks
 
+// Reads `read` rows, the others are zero, and writes `written` rows: kLanes or more for all, 0 or less for none.
 template <class From, class To>
-ENGINE_INLINE void transpose(const From* from, std::int64_t from_row, To* to, std::int64_t to_row) {
+ENGINE_INLINE void transpose(const From* from, std::int64_t from_row, std::int64_t read, To* to, std::int64_t to_row,
+                             std::int64_t written) {
   Vec rows[kLanes];
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) rows[i] = load(from + i * from_row);
+  for (int i = 0; i < kLanes; ++i) rows[i] = i < read ? load(from + i * from_row) : zero();
   transpose_square(rows);
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) store(to + i * to_row, rows[i]);
+  for (int i = 0; i < kLanes; ++i)
+    if (i < written) store(to + i * to_row, rows[i]);
 }
 
 ENGINE_INLINE void convert_element(float from, float* to) {
@@ -71,6 +74,27 @@ ENGINE_INLINE std::int64_t transpose_bytes(const std::uint8_t* from, std::uint8_
   return end;
 }
 
+// Pixels [begin, end) of `valid` channels, at least a vector of pixels: the last vector overlaps the one before.
+template <class From, class To>
+ENGINE_INLINE void block_vectors(const From* from, To* to, std::int64_t pixels, std::int64_t valid, std::int64_t begin,
+                                 std::int64_t end) {
+  for (std::int64_t p = begin; p < end; p += kLanes) {
+    const std::int64_t at = min64(p, end - kLanes);
+    for (int l = 0; l < 16; l += kLanes)
+      transpose(from + l * pixels + at, pixels, valid - l, to + at * 16 + l, 16, kLanes);
+  }
+}
+
+template <class From, class To>
+ENGINE_INLINE void plain_vectors(const From* from, To* to, std::int64_t pixels, std::int64_t valid, std::int64_t begin,
+                                 std::int64_t end) {
+  for (std::int64_t p = begin; p < end; p += kLanes) {
+    const std::int64_t at = min64(p, end - kLanes);
+    for (int l = 0; l < 16; l += kLanes)
+      transpose(from + at * 16 + l, 16, kLanes, to + l * pixels + at, pixels, valid - l);
+  }
+}
+
 // Pixels [begin, end) of channels [channel, channel + 16) of one image.
 template <class From, class To>
 void block_run(const LayoutArgs& args, const From* plain, To* blocked, std::int64_t channel, std::int64_t begin,
@@ -78,12 +102,12 @@ void block_run(const LayoutArgs& args, const From* plain, To* blocked, std::int6
   const std::int64_t valid = min64(16, args.channels - channel);
   const From* from = plain + channel * args.pixels;
   To* to = blocked + channel * args.pixels;
+  if constexpr (sizeof(From) > 1) {
+    if (end - begin >= kLanes && valid == 16) return block_vectors(from, to, args.pixels, 16, begin, end);
+    if (end - begin >= kLanes) return block_vectors(from, to, args.pixels, valid, begin, end);
+  }
   std::int64_t p = begin;
-  if constexpr (sizeof(From) == 1)
-    p = transpose_bytes<true>(from, to, args.pixels, valid, begin, end);
-  else if (valid == 16)
-    for (; p + kLanes <= end; p += kLanes)
-      for (int l = 0; l < 16; l += kLanes) transpose(from + l * args.pixels + p, args.pixels, to + p * 16 + l, 16);
+  if constexpr (sizeof(From) == 1) p = transpose_bytes<true>(from, to, args.pixels, valid, begin, end);
   for (; p < end; ++p) {
     To pixel[16] = {};
     for (std::int64_t k = 0; k < valid; ++k) convert_element(from[k * args.pixels + p], pixel + k);
@@ -97,12 +121,12 @@ void plain_run(const LayoutArgs& args, const From* blocked, To* plain, std::int6
   const std::int64_t valid = min64(16, args.channels - channel);
   const From* from = blocked + channel * args.pixels;
   To* to = plain + channel * args.pixels;
+  if constexpr (sizeof(From) > 1) {
+    if (end - begin >= kLanes && valid == 16) return plain_vectors(from, to, args.pixels, 16, begin, end);
+    if (end - begin >= kLanes) return plain_vectors(from, to, args.pixels, valid, begin, end);
+  }
   std::int64_t p = begin;
-  if constexpr (sizeof(From) == 1)
-    p = transpose_bytes<false>(from, to, args.pixels, valid, begin, end);
-  else if (valid == 16)
-    for (; p + kLanes <= end; p += kLanes)
-      for (int l = 0; l < 16; l += kLanes) transpose(from + p * 16 + l, 16, to + l * args.pixels + p, args.pixels);
+  if constexpr (sizeof(From) == 1) p = transpose_bytes<false>(from, to, args.pixels, valid, begin, end);
   for (; p < end; ++p)
     for (std::int64_t k = 0; k < valid; ++k) convert_element(from[p * 16 + k], to + k * args.pixels + p);
 }
