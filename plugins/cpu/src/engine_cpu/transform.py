@@ -10,6 +10,7 @@ from typing import Final
 
 from engine.ir import Constant, Model, Node
 from engine.lowering import prepare
+from engine.ops.internal import INTERNAL_DOMAIN
 from engine.passes import GraphRewrite, Manager, PassPipeline
 from engine.passes.common.common_optimizations import CommonOptimizations, named_passes
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
@@ -48,6 +49,10 @@ def _register(manager: Manager) -> None:
         LatePass("engine_cpu.passes.channel_shuffle_fusion.ChannelShuffleFusion", "Reshape", "Transpose"),
         LatePass("engine_cpu.passes.split_concat_elimination.SplitConcatElimination", "Concat"),
         LatePass(*_TRANSPOSED),
+        LatePass(
+            "engine_cpu.passes.transposed_conv_decomposition.TransposedConvDecomposition",
+            f"ConvTranspose|{INTERNAL_DOMAIN}.FusedConv",
+        ),
     ):
         manager.register_pass(late)
     LOWERINGS.configure(manager.pass_config)
