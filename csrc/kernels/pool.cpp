@@ -129,9 +129,52 @@ ENGINE_INLINE void pool_outputs(const Row<Map>& row, std::int64_t begin, std::in
   }
 }
 
+// Outputs and columns of windows whose maxima by column are kept.
+constexpr std::int64_t kOutputs = 16, kWidest = 16;
+
+// A row of maxima of wide windows that overlap: a maximum of each column, of which each output joins `kernel_w`. The
+// largest magnitude shows whether there was a NaN: as an integer, it is above that of infinity.
+template <class Map>
+void maximum_row(const Row<Map>& row) {
+  const ConvShape& s = row.args->shape;
+  const Map* const first = row.map + (row.top + row.rows.begin * s.dilation_h) * s.in_w * 16;
+  const std::int64_t row_step = s.dilation_h * s.in_w * 16, rows = row.rows.end - row.rows.begin;
+  for (int l = 0; l < 16; l += kLanes)
+    for (std::int64_t begin = 0; begin < s.out_w; begin += kOutputs) {
+      const std::int64_t count = min64(kOutputs, s.out_w - begin), left = begin - s.pad_left;
+      Vec best[kOutputs + kWidest];
+      VecInt magnitude[kOutputs + kWidest];
+      for (std::int64_t c = 0; c < count + s.kernel_w - 1; ++c) {
+        Vec largest = broadcast(-__builtin_inff());
+        VecInt bits = {};
+        const bool is_inside = left + c >= 0 && left + c < s.in_w;
+        const Map* x = is_inside ? first + (left + c) * 16 + l : first;
+        for (std::int64_t r = 0; is_inside && r < rows; ++r, x += row_step) {
+          const Vec value = load(x);
+          const VecInt absolute = (VecInt)value & 0x7fffffff;
+          largest = max(value, largest);
+          bits = absolute > bits ? absolute : bits;
+        }
+        best[c] = largest;
+        magnitude[c] = bits;
+      }
+      for (std::int64_t o = 0; o < count; ++o) {
+        Vec largest = best[o];
+        VecInt bits = magnitude[o];
+        for (std::int64_t c = o + 1; c < o + s.kernel_w; ++c) {
+          largest = max(best[c], largest);
+          bits = magnitude[c] > bits ? magnitude[c] : bits;
+        }
+        store(row.out + (begin + o) * 16 + l, bits > 0x7f800000 ? broadcast(__builtin_nanf("")) : largest);
+      }
+    }
+}
+
 template <bool kAverage, class Map>
 void pool_row(const Row<Map>& row) {
   const ConvShape& s = row.args->shape;
+  if constexpr (!kAverage && sizeof(Map) > 1)
+    if (s.kernel_w > 3 && s.kernel_w <= kWidest && s.stride_w == 1 && s.dilation_w == 1) return maximum_row(row);
   if (kAverage || (s.kernel_w != 2 && s.kernel_w != 3)) return pool_outputs<kAverage, 0>(row, 0, s.out_w);
   pool_outputs<false, 0>(row, 0, row.inner.begin);
   if (s.kernel_w == 2)

@@ -102,6 +102,14 @@ void geometry(const Target& target) {
                 check(target, {20, 8, 11, kernel, stride, begin, end, dilation, ceil, counts, 2});
 }
 
+// Windows that overlap by much, around the number of outputs and columns that are computed together.
+void wide(const Target& target) {
+  for (const std::int64_t kernel : {4, 5, 9, 13, 16, 17})
+    for (const std::int64_t width : {1, 5, 15, 16, 17, 33, 40})
+      for (const float value : {0.0f, kNan, kInf, -kInf, 1e-42f})
+        check(target, {17, 6, width, kernel, 1, kernel / 2, kernel / 2, 1, false, false}, value);
+}
+
 void global_and_not_finite(const Target& target) {
   for (const std::int64_t size : {1, 3, 7, 14}) check(target, {50, size, size, size, 1, 0, 0, 1, false, false});
   for (const float value : {kNan, kInf, -kInf}) check(target, {17, 6, 6, 3, 2, 1, 1, 1, false, true}, value);
@@ -223,6 +231,7 @@ void rounding(const Target&) {
 
 int main() {
   return run_cases({{"geometry", geometry},
+                    {"wide", wide},
                     {"global, not finite", global_and_not_finite},
                     {"layouts", layouts},
                     {"byte layouts", byte_layouts},
