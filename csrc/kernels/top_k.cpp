@@ -4,9 +4,8 @@
 // Operands: x, values [outer, k, inner], positions (int64, the same shape); element alignment; none may overlap. Split
 // over lines. Scratch: k entries.
 //
-// A heap holds the best k elements so far, the worst of them on top. Most elements of a long line are worse: lines
-// without gaps are compared with the top by blocks, which the compiler vectorizes, and only the elements of blocks that
-// have a better one are visited.
+// A heap holds the best k elements so far, the worst of them on top: most elements of a long line are rejected by one
+// comparison, those of contiguous lines kStretch at a time.
 #include "kernels/top_k.hpp"
 
 #include <cstring>
@@ -72,20 +71,17 @@ void sink(TopKEntry* heap, std::int64_t count, std::int64_t at, TopKEntry entry)
   heap[at] = entry;
 }
 
-constexpr std::int64_t kBlock = 64;
+constexpr std::int64_t kStretch = 64;
 
-// Whether one of kBlock elements may come before `worst`; if not, none does.
+// Whether none of kStretch elements is better than `worst`; a NaN may be.
 template <class T>
-bool may_be_better(const T* x, T worst, bool is_smallest) {
-  // A NaN is the best of the largest elements, and the worst of the smallest ones.
-  if (is_smallest && worst != worst) return true;
-  unsigned any = 0;
-  if (is_smallest) {
-    for (std::int64_t i = 0; i < kBlock; ++i) any |= x[i] < worst;
-  } else {
-    for (std::int64_t i = 0; i < kBlock; ++i) any |= !(x[i] <= worst);
-  }
-  return any != 0;
+ENGINE_INLINE bool is_rejected(const T* x, T worst, bool is_smallest) {
+  int better = 0;
+  if (is_smallest)
+    for (int i = 0; i < kStretch; ++i) better |= static_cast<int>(!(x[i] >= worst));
+  else
+    for (int i = 0; i < kStretch; ++i) better |= static_cast<int>(!(x[i] <= worst));
+  return better == 0;
 }
 
 template <class T>
@@ -97,12 +93,12 @@ void select_line(const TopKArgs& args, const T* x, TopKEntry* heap) {
   for (std::int64_t i = 0; i < args.k; ++i) heap[i] = entry_of(i);
   for (std::int64_t i = args.k / 2 - 1; i >= 0; --i) sink(heap, args.k, i, heap[i]);
   for (std::int64_t i = args.k; i < args.axis;) {
-    const bool is_block = args.inner == 1 && args.axis - i >= kBlock;
-    if (is_block && !may_be_better(x + i, x[heap[0].position], args.is_smallest)) {
-      i += kBlock;
+    const std::int64_t end = i + kStretch < args.axis ? i + kStretch : args.axis;
+    if (args.inner == 1 && end - i == kStretch && is_rejected(x + i, x[heap[0].position], args.is_smallest)) {
+      i = end;
       continue;
     }
-    for (const std::int64_t end = is_block ? i + kBlock : args.axis; i < end; ++i) {
+    for (; i < end; ++i) {
       const TopKEntry entry = entry_of(i);
       if (entry.key > heap[0].key) sink(heap, args.k, 0, entry);  // equal keys keep the earlier position
     }

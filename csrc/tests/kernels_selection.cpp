@@ -143,6 +143,56 @@ void best(const Target& target) {
         check_best(target, s, std::min(k, s.axis), samples(s.count(), 2));
 }
 
+// Lines of which stretches are rejected at once: what is better may be at any place of one, and the worst kept a NaN.
+void stretches(const Target& target) {
+  const Sizes s = {1, 201, 1};
+  for (const std::int64_t k : {1, 3})
+    for (const float value : {100.0f, -100.0f, kNan, kInf, -kInf})
+      for (std::int64_t at = 0; at < s.axis; at += 5) {
+        auto x = samples(s.count(), 3);
+        x[static_cast<std::size_t>(at)] = value;
+        check_best(target, s, k, x);
+      }
+  auto x = samples(s.count(), 4);
+  std::fill_n(x.begin(), 5, kNan);
+  check_best(target, s, 3, x);
+  std::fill_n(x.begin() + 70, 64, -0.0f);
+  std::fill_n(x.begin() + 134, 60, 0.0f);
+  check_best(target, s, 150, x);
+}
+
+template <class T>
+void long_line(const Target& target, const char* name) {
+  std::vector<T> x(300);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<T>(i * 7919 % 211);
+  for (const std::int64_t smallest : {0, 1}) {
+    std::vector<std::int64_t> order(x.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto at = [&](std::int64_t i) { return x[static_cast<std::size_t>(i)]; };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int64_t a, std::int64_t b) { return smallest == 1 ? at(a) < at(b) : at(a) > at(b); });
+    order.resize(4);
+    std::vector<ByteVector> output = {ByteVector(4 * sizeof(T)), ByteVector(4 * 8)};
+    run_bytes(target, top_k_operations, "top_k",
+              attributes({1, 300, 1}, {{"type", name}, {"k", std::int64_t{4}}, {"smallest", smallest}}),
+              {bytes_of_values(x)}, output, sizeof(std::int64_t));
+    expect(values_of_bytes<std::int64_t>(output[1]) == order, std::string("best of a long line of ") + name);
+  }
+}
+
+void long_lines(const Target& target) {
+  long_line<float>(target, "f32");
+  long_line<double>(target, "f64");
+  long_line<std::uint64_t>(target, "u64");
+  long_line<std::uint32_t>(target, "u32");
+  long_line<std::int16_t>(target, "i16");
+  long_line<std::uint16_t>(target, "u16");
+  long_line<std::int8_t>(target, "i8");
+  long_line<std::uint8_t>(target, "u8");
+  long_line<std::int32_t>(target, "i32");
+  long_line<std::int64_t>(target, "i64");
+}
+
 // The only extreme is found wherever it is.
 void one_extreme(const Target& target) {
   for (const Sizes& s : {Sizes{1, 150, 1}, Sizes{1, 9, 3}})
@@ -288,5 +338,7 @@ int main() {
                     {"running sums", sums},
                     {"running types", running_types},
                     {"types of TopK", top_k_types},
+                    {"stretches of TopK", stretches},
+                    {"long lines of TopK", long_lines},
                     {"refused", refused}});
 }
