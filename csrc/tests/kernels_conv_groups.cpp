@@ -75,14 +75,12 @@ struct Options {
   EpilogueArgs epilogue{};
   std::int64_t gap = 0;
   int threads = 2;
-  bool is_lanes = false;
+  std::string operation = "conv_grouped_f32";
   std::int64_t nan_channel = -1;  // of x
 };
 
 void check(const Target& target, const ConvShape& s, const Options& o) {
-  const std::string operation = o.transposed ? "conv_transpose_f32"
-                                : o.is_lanes ? "conv_lanes_f32"
-                                             : "conv_grouped_f32";
+  const std::string operation = o.transposed ? "conv_transpose_f32" : o.operation;
   const std::string what =
       operation + " n" + std::to_string(s.batch) + " g" + std::to_string(s.groups) + " c" +
       std::to_string(s.in_channels) + "->" + std::to_string(s.out_channels) + " k" + std::to_string(s.kernel_h) + "x" +
@@ -184,7 +182,7 @@ void lanes_of_any_size(const Target& target) {
                                    {2, 15, 15}, {2, 40, 20}, {2, 24, 8}, {20, 1, 2},  {5, 2, 8},   {4, 3, 14},
                                    {1, 5, 17},  {3, 16, 16}, {17, 2, 4}, {3, 31, 33}, {7, 1, 16}};
   Options options;
-  options.is_lanes = true;
+  options.operation = "conv_lanes_f32";
   for (const auto& [groups, in, out] : sizes)
     for (const std::int64_t kernel : {1, 3, 5})
       for (const std::int64_t stride : {1, 2, 3})
@@ -197,7 +195,7 @@ void lanes_of_any_size(const Target& target) {
 // Tiles of every width, windows wider than the map, and rows and columns of taps that lie in the padding.
 void lanes_of_any_width(const Target& target) {
   Options options;
-  options.is_lanes = true;
+  options.operation = "conv_lanes_f32";
   for (const std::int64_t stride : {1, 2, 3})
     for (const std::int64_t kernel : {1, 2, 3, 7})
       for (std::int64_t width = 1; width <= 31; ++width)
@@ -215,7 +213,8 @@ void lanes_of_any_width(const Target& target) {
 
 void lanes_epilogues(const Target& target) {
   Options options;
-  options.is_lanes = options.has_residual = true;
+  options.operation = "conv_lanes_f32";
+  options.has_residual = true;
   for (int i = 0; i < static_cast<int>(Activation::kCount); ++i)
     for (const bool after : {false, true}) {
       options.epilogue = {static_cast<Activation>(i), 0.3f, 0.6f, after};
@@ -225,7 +224,7 @@ void lanes_epilogues(const Target& target) {
   options.gap = kGap;
   check(target, grouped(3, 24, 24, 3, 2, 1, 1, 3), options);
   options = {};
-  options.is_lanes = true;
+  options.operation = "conv_lanes_f32";
   ConvShape s = grouped(2, 8, 8, 3, 1, 1, 1);
   s.out_w = 0;
   check(target, s, options);
@@ -234,6 +233,33 @@ void lanes_epilogues(const Target& target) {
     options.nan_channel = channel;
     for (const std::int64_t size : {4, 8, 12, 24}) check(target, grouped(48 / size, size, size, 3, 1, 1, 1), options);
   }
+}
+
+// Groups that start at any channel; strips of 14 pixels of which the last shares some with the one before.
+void pointwise_groups(const Target& target) {
+  const std::int64_t sizes[][3] = {{3, 20, 40}, {4, 60, 15}, {8, 12, 12}, {20, 1, 2}, {2, 16, 33},
+                                   {3, 30, 31}, {1, 5, 7},   {2, 80, 80}, {5, 3, 1},  {2, 15, 70}};
+  Options options;
+  options.operation = "conv_pointwise_groups_f32";
+  for (const auto& [groups, in, out] : sizes)
+    for (const std::int64_t width : {7, 8, 13, 14, 15, 21}) {
+      ConvShape s = grouped(groups, in, out, 1, 1, 0, 1, 1 + width % 3);
+      s.in_h = s.out_h = 2;
+      s.in_w = s.out_w = width;
+      options.threads = static_cast<int>(1 + width % 4);
+      options.has_residual = width % 2 == 1;
+      check(target, s, options);
+    }
+  const ConvShape s = grouped(4, 12, 12, 1, 1, 0, 1, 2);
+  options.has_residual = true;
+  options.gap = kGap;
+  for (int i = 0; i < static_cast<int>(Activation::kCount); ++i)
+    for (const bool after : {false, true}) {
+      options.epilogue = {static_cast<Activation>(i), 0.3f, 0.6f, after};
+      check(target, s, options);
+    }
+  options.epilogue = {};
+  for (options.nan_channel = 0; options.nan_channel < 48; options.nan_channel += 11) check(target, s, options);
 }
 
 void every_residue(const Target& target) {
@@ -304,6 +330,7 @@ int main() {
                     {"lanes of any size", lanes_of_any_size},
                     {"lanes of any width", lanes_of_any_width},
                     {"lanes' epilogues", lanes_epilogues},
+                    {"pointwise groups", pointwise_groups},
                     {"every residue", every_residue},
                     {"transposed groups", transposed_groups},
                     {"asymmetric", asymmetric},

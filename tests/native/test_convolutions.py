@@ -163,6 +163,7 @@ def test_products(isa: str, shared: int, transposed: int, packed: int) -> None:
         ("conv_blocked_f32", {"batch": 1 << 24, "x_batch": 1 << 59}, "overflow"),
         ("conv_grouped_f32", {"expanded": 2}, "expanded"),
         ("conv_lanes_f32", {"groups": 4}, "groups of 5 input and 10 output channels; expected outputs that"),
+        ("conv_pointwise_groups_f32", {}, "takes a 1x1 kernel of stride 1 without padding"),
         ("conv_transpose_f32", {"strides": [65, 1]}, "64 at most"),
         ("winograd_f32", {"strides": [2, 2], "output_tile": 4}, "stride 1"),
         ("winograd_f32", {"output_tile": 3}, "expected 2 or 4"),

@@ -263,6 +263,18 @@ def test_groups_of_few_channels(groups: int, ins: int, outs: int, stride: int, d
     assert kernels[0] == "conv_lanes_f32"
 
 
+@pytest.mark.parametrize(("groups", "ins", "outs", "size"), [(4, 60, 15, 9), (8, 12, 12, 14), (3, 20, 40, 4)])
+def test_pointwise_groups(groups: int, ins: int, outs: int, size: int) -> None:
+    """As in ShuffleNet: groups that are not whole blocks are read where they are."""
+    x = named("x", 2, groups * ins, size, size)
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"], group=groups), helper.make_node("Relu", ["c"], ["y"])]
+    check(nodes, {"x": x}, {"w": named("w", groups * outs, ins, 1, 1), "b": named("b", groups * outs)}, ins)
+    problem = geometry(groups * ins, groups * outs, size, kernel=1, groups=groups)
+    kernels = [each.kernel for each in ConvCandidates(ConvProblem(problem, {}, True, False, Layout.BLOCKED, "avx2", 1))]
+    assert "conv_pointwise_groups_f32" in kernels
+    assert size < 9 or kernels[0] == "conv_pointwise_groups_f32"
+
+
 def test_groups_that_lanes_do_not_divide_have_another_kernel() -> None:
     problem = ConvProblem(geometry(96, 96, 14, groups=16), {}, True, False, Layout.BLOCKED, "avx512", 1)
     assert "conv_lanes_f32" not in [each.kernel for each in ConvCandidates(problem)]

@@ -9,4 +9,5 @@
 #include "kernels/prepare/conv_strips.cpp"
 #include "kernels/prepare/conv_transpose.cpp"
 #include "kernels/prepare/depthwise.cpp"
+#include "kernels/prepare/pointwise_groups.cpp"
 #include "kernels/prepare/winograd.cpp"

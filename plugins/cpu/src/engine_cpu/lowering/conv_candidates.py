@@ -32,6 +32,9 @@ _WINOGRAD_GROUPS_FACTOR: Final = 1.2
 _LANES_FACTOR: Final = 1.05
 _TRIPLE_PERMUTATION: Final = 0.2
 _SINGLE_PERMUTATION: Final = 1.5
+# Grouped 1x1 convolutions: the pixels of a strip, and cycles to move a vector of sums.
+_POINTWISE_PIXELS: Final = 14
+_STORE_CYCLES: Final = 3.0
 # Cycles of the Winograd input and output transforms of one tile of 16 channels.
 _TRANSFORM_CYCLES: Final = {2: (45.0, 35.0), 4: (150.0, 100.0)}
 # Weights and transformed tiles that stay cached, relative to the second-level cache.
@@ -173,6 +176,8 @@ def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
     elif not g.has_whole_blocks:
         if g.has_lanes:
             yield from _variants("conv_lanes_f32", [{}], _lanes_cycles(problem))
+        if g.is_pointwise and math.prod(g.out_size) >= _POINTWISE_PIXELS:
+            yield from _variants("conv_pointwise_groups_f32", [{}], _pointwise_cycles(problem))
         yield from _variants("conv_grouped_f32", [{}, {"expanded": 0}, {"expanded": 1}], _grouped_cycles(problem))
         yield from _winograd(problem)
     else:
@@ -294,6 +299,15 @@ def _lanes_cycles(problem: ConvProblem) -> float:
     pixels = g.batch * math.prod(g.out_size)
     products = pixels * g.taps * g.in_group * padded_channels(g.out_channels) / 16
     return products * (_LANES_FACTOR + permuted * permutation) * _FMA_CYCLES / problem.threads
+
+
+def _pointwise_cycles(problem: ConvProblem) -> float:
+    """The products of strips of pixels, whose sums are stored, and read again."""
+    g = problem.geometry
+    pixels = g.batch * -(-math.prod(g.out_size) // _POINTWISE_PIXELS) * _POINTWISE_PIXELS
+    factor = _ONE_VECTOR_FACTOR if g.out_group <= 16 else _LANES_FACTOR
+    products = g.in_group * g.groups * padded_channels(g.out_group) / 16 * factor * _FMA_CYCLES
+    return pixels * (products + _STORE_CYCLES * padded_channels(g.out_channels) / 16) / problem.threads
 
 
 def _winograd_cycles(problem: ConvProblem, tile: int, merge: int) -> float:

@@ -63,6 +63,11 @@ class ConvGeometry:
         return out + math.gcd(out, 16) >= 16 or (16 % out == 0 and out % self.in_group == 0)
 
     @property
+    def is_pointwise(self) -> bool:
+        """1x1 of stride 1, without padding."""
+        return self.kernel == self.strides == (1, 1) and not any(self.pads) and not self.transposed
+
+    @property
     def is_winograd(self) -> bool:
         """3x3 of stride 1; and each output meets 2x2 taps, by whose weights its errors are judged."""
         if self.strides != (1, 1) or self.kernel != (3, 3) or self.transposed:
