@@ -51,10 +51,11 @@ ENGINE_INLINE WorkRange inside(std::int64_t start, std::int64_t size, std::int64
   return {min64(begin, kernel), max64(min64(begin, kernel), min64(end, kernel))};
 }
 
-void fill_offsets(const ConvArgs& args, std::int64_t first_pixel, int pixels, WorkRange rows, std::int64_t* to) {
+void fill_offsets(const ConvArgs& args, std::int64_t first_pixel, int pixels, WorkRange rows, WorkRange cols,
+                  std::int64_t* to) {
   const ConvShape& s = args.shape;
   for (std::int64_t kh = rows.begin; kh < rows.end; ++kh)
-    for (std::int64_t kw = 0; kw < args.pack.cols; ++kw)
+    for (std::int64_t kw = cols.begin; kw < cols.end; ++kw)
       for (int p = 0; p < pixels; ++p) {
         const std::int64_t pixel = first_pixel + p;
         const std::int64_t ih = pixel / s.out_w * s.stride_h - s.pad_top + kh * s.dilation_h;
@@ -149,6 +150,13 @@ void run_tile(ConvWalk<Tile>& walk, const TilePosition& position, WorkRange rang
   const PixelStep step = !is_dense                        ? PixelStep::kIndirect
                          : args.copies || s.stride_w == 1 ? Tile::kStep1
                                                           : Tile::kStep2;
+  // Taps of a single row are adjacent in the weights, so those that lie in the padding for all pixels are skipped, too.
+  WorkRange cols = {0, args.pack.cols};
+  if (!is_dense && !spans_rows && Tile::kIsPaddingZero && rows.end - rows.begin == 1) {
+    const std::int64_t last_pixel = iw + (pixels - 1) * s.stride_w;
+    cols.begin = inside(last_pixel, s.in_w, s.kernel_w, s.dilation_w).begin;
+    cols.end = max64(cols.begin, inside(iw, s.in_w, s.kernel_w, s.dilation_w).end);
+  }
   std::int64_t* offsets = walk.offsets + position.slot * walk.slot_size;
   const auto* image = walk.x + n * args.x_batch;
   const std::int64_t first_pixel = oh * s.out_w + ow;
@@ -161,12 +169,13 @@ void run_tile(ConvWalk<Tile>& walk, const TilePosition& position, WorkRange rang
   } else if (is_dense) {
     image += ((ih + rows.begin * s.dilation_h) * s.in_w + iw) * args.x_pixel;
   } else if (walk.filled[position.slot] != first_pixel) {
-    fill_offsets(args, first_pixel, pixels, rows, offsets);
+    fill_offsets(args, first_pixel, pixels, rows, cols, offsets);
     walk.filled[position.slot] = first_pixel;
   }
 
   const PackArgs& pack = args.pack;
   const std::int64_t in_map = s.in_h * s.in_w * args.x_pixel;
+  const std::int64_t first_tap = rows.begin * pack.cols + cols.begin;
   const std::int64_t first_output = args.y_offset + oh * args.y_row + ow * args.y_pixel;
 
   typename Tile::Call call = {};
@@ -176,7 +185,7 @@ void run_tile(ConvWalk<Tile>& walk, const TilePosition& position, WorkRange rang
   call.offsets = offsets;
   call.blocks = pack.blocks;
   call.rows = static_cast<std::int32_t>(rows.end - rows.begin);
-  call.cols = pack.cols;
+  call.cols = static_cast<std::int32_t>(cols.end - cols.begin);
   call.depth = 16;
   call.last_depth = pack.last_depth;
   call.y_block = call.residual_block = args.y_block;
@@ -199,8 +208,8 @@ void run_tile(ConvWalk<Tile>& walk, const TilePosition& position, WorkRange rang
     call.x = image + group * args.x_group;
     call.w = walk.w + group * walk.group_size + in_channel * walk.reduction;
     call.w_block = 16 * width * pack.rows * pack.cols;
-    call.w_lead = rows.begin * pack.cols * 16 * width;
-    call.w_lead_last = rows.begin * pack.cols * walk.last_depth * width;
+    call.w_lead = first_tap * 16 * width;
+    call.w_lead_last = first_tap * walk.last_depth * width;
     call.y = walk.y + (n * args.y_batch + at);
     call.bias = walk.bias ? walk.bias + channel : nullptr;
     call.next_step = 0;

@@ -183,6 +183,24 @@ void asymmetric(const Target& target) {
   check<kIsBf16>(target, {line, {true, false, false}, {}, {}});
 }
 
+// One dimension, with paddings from which some tiles skip taps, or see nothing else.
+template <bool kIsBf16>
+void long_kernels(const Target& target) {
+  for (const std::int64_t length : {1, 3, 20, 50})
+    for (const std::int64_t kernel : {9, 40})
+      for (const std::int64_t stride : {1, 2, 3})
+        for (const std::int64_t dilation : {1, 2})
+          for (const std::int64_t pad : {kernel / 2, kernel * dilation + 20}) {
+            const std::int64_t out = (length + 2 * pad - dilation * (kernel - 1) - 1) / stride + 1;
+            if (length + 2 * pad < dilation * (kernel - 1) + 1) continue;
+            ConvShape s = shape(20, 24, 1, length, kernel, stride, pad, dilation);
+            s.kernel_h = s.out_h = 1;
+            s.pad_top = 0;
+            s.out_w = out;
+            check<kIsBf16>(target, {s, {true, false, false}, {}, {}});
+          }
+}
+
 template <bool kIsBf16>
 void groups(const Target& target) {
   check<kIsBf16>(target, {shape(32, 32, 6, 11, 3, 1, 1, 1, 2), {true, false, false}, {}, {}});
@@ -283,6 +301,7 @@ std::vector<Case> cases() {
           {"every tile", every_tile<kIsBf16>},
           {"kernels, strides, dilations", kernels_strides_dilations<kIsBf16>},
           {"asymmetric", asymmetric<kIsBf16>},
+          {"long kernels", long_kernels<kIsBf16>},
           {"groups", groups<kIsBf16>},
           {"batches and workers", batches_and_workers<kIsBf16>},
           {"empty and single", empty_and_single<kIsBf16>},
