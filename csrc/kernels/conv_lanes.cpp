@@ -256,6 +256,14 @@ ENGINE_INLINE WorkRange rows_inside(std::int64_t start, const ConvShape& s) {
   return {begin, max64(begin, end)};
 }
 
+// Tile `part` of `parts` prefetches its part of the weights of the next block of outputs, which are read from memory
+// once.
+ENGINE_INLINE void prefetch_weights(const float* from, std::int64_t count, std::int64_t part, std::int64_t parts) {
+  const std::int64_t lines = count / 16, each = (lines + parts - 1) / parts;
+  for (std::int64_t i = part * each, end = min64(i + each, lines); i < end; ++i)
+    __builtin_prefetch(from + i * 16, 0, 2);
+}
+
 // Split over (image, block of outputs, row, tile).
 void conv_lanes_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const LanesConvArgs& args = *static_cast<const LanesConvArgs*>(raw_args);
@@ -307,6 +315,8 @@ void conv_lanes_f32(const void* raw_args, void* const* buffers, const KernelCont
         call.rows = rows.end - rows.begin;
         call.y = y + n * args.y_batch + at;
         call.residual = residual ? residual + n * args.residual_batch + at : nullptr;
+        if (block + 1 < blocks && l == 0)
+          prefetch_weights(w + (block + 1) * block_weights, block_weights, i - begin, end - begin);
         (tile < wide ? wide_tile : narrow_tile)(call);
         if (++tile == tiles) {
           tile = 0;
