@@ -49,6 +49,7 @@ struct ConvArgs {
   EpilogueArgs epilogue;
   PackArgs pack;             // the layout of w
   std::int32_t x_at, y_at;   // indices of their buffers in the step
+  std::int32_t residual_at;
   std::int32_t y_bytes = 4;  // of an element; 2: bf16
   std::int32_t residual_bytes = 4;
   std::int64_t x_pixel;         // elements of a pixel of x: 16
@@ -64,6 +65,13 @@ struct ConvArgs {
   std::int64_t y_block;         // between blocks of 16 channels
   std::int64_t y_row, y_pixel;  // between output rows and pixels; flat tiles need a row of out_w * y_pixel
   bool copies;                  // 1x1 without padding or groups: tiles read copies of their pixels, which are adjacent
+};
+
+// Starts the sums of a map of outputs, in y, with the residual, which may be y itself, or with zeros.
+struct ConvStartArgs {
+  std::int64_t batch, image;  // elements of an image
+  std::int64_t y_batch, residual_batch;
+  std::int32_t y_at, residual_at;  // -1: zeros
 };
 
 // Fills in the values that depend on the shape: strides of dense maps, packing and, if tiling.vectors is 0, a tiling

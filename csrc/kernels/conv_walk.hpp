@@ -289,8 +289,8 @@ void conv_blocked(const void* raw_args, void* const* buffers, const KernelContex
   walk.w = static_cast<const Element*>(buffers[1]) + args.pack.packed_offset;
   int operand = 2;
   if (args.operands.has_bias) walk.bias = static_cast<const float*>(buffers[operand++]);
-  if (args.operands.has_scale) walk.scale = static_cast<const float*>(buffers[operand++]);
-  if (args.operands.has_residual) set_map(walk.residual, buffers[operand], args.residual_bytes);
+  if (args.operands.has_scale) walk.scale = static_cast<const float*>(buffers[operand]);
+  if (args.operands.has_residual) set_map(walk.residual, buffers[args.residual_at], args.residual_bytes);
   set_map(walk.y, buffers[args.y_at], args.y_bytes);
   run_conv(walk, context);
 }

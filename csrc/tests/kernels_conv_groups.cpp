@@ -1,4 +1,5 @@
-// Grouped and transposed convolution as plan steps, against a scalar reference: groups of any size, any stride.
+// Grouped and transposed convolution, and convolution by taps, as plan steps, against a scalar reference: groups of any
+// size, any stride, any dilation.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -77,10 +78,11 @@ struct Options {
   int threads = 2;
   std::string operation = "conv_grouped_f32";
   std::int64_t nan_channel = -1;  // of x
+  bool by_taps = false;
 };
 
 void check(const Target& target, const ConvShape& s, const Options& o) {
-  const std::string operation = o.transposed ? "conv_transpose_f32" : o.operation;
+  const std::string operation = o.by_taps ? "conv_taps_f32" : o.transposed ? "conv_transpose_f32" : o.operation;
   const std::string what =
       operation + " n" + std::to_string(s.batch) + " g" + std::to_string(s.groups) + " c" +
       std::to_string(s.in_channels) + "->" + std::to_string(s.out_channels) + " k" + std::to_string(s.kernel_h) + "x" +
@@ -281,6 +283,43 @@ void transposed_groups(const Target& target) {
         check(target, transposed(groups, in, out, kernel, stride, 0, 1, 0), {true});
 }
 
+// Whether some tap along one axis is inside of the map for all outputs.
+bool has_common_tap(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride, std::int64_t dilation,
+                    std::int64_t pad) {
+  for (std::int64_t tap = 0; tap < kernel; ++tap) {
+    const std::int64_t first = tap * dilation - pad;
+    if (first >= 0 && first + (out - 1) * stride < in) return true;
+  }
+  return false;
+}
+
+// Also dilations larger than the map, whose other taps are all in the padding.
+void by_taps(const Target& target) {
+  const std::int64_t sizes[][2] = {{17, 20}, {1, 1}, {40, 70}, {300, 48}};
+  int count = 0;
+  for (const auto& [in, out] : sizes)
+    for (const std::int64_t kernel : {1, 2, 3, 4, 5})
+      for (const std::int64_t stride : {1, 2})
+        for (const std::int64_t dilation : {1, 2, 6, 20})
+          for (const std::int64_t pad : {kernel / 2 * dilation, std::int64_t{0}, dilation}) {
+            const ConvShape s = grouped(1, in, out, kernel, stride, pad, dilation, 2);
+            if (s.out_h < 1 || s.out_w < 1 || !has_common_tap(s.in_h, s.out_h, kernel, stride, dilation, pad) ||
+                !has_common_tap(s.in_w, s.out_w, kernel, stride, dilation, pad))
+              continue;
+            check(target, s, {false, -1, stride == 2, {Activation::kSigmoid}, kernel == 3 ? kGap : 0, 3, true});
+            ++count;
+          }
+  expect(count > 100, "by taps: shapes");
+  for (int i = 0; i < static_cast<int>(Activation::kCount); ++i)
+    check(target, grouped(1, 6, 18, 3, 1, 4, 4),
+          {false, -1, true, {static_cast<Activation>(i), 0.3f, 0.6f}, 0, 1, true});
+  ConvShape s = grouped(1, 16, 16, 3, 1, 2, 2);
+  s.out_w = 0;
+  Options options;
+  options.by_taps = true;
+  check(target, s, options);
+}
+
 void asymmetric(const Target& target) {
   ConvShape s = transposed(1, 20, 16, 2, 2, 0, 1, 0);
   s.kernel_w = s.stride_w = 3;
@@ -333,6 +372,7 @@ int main() {
                     {"pointwise groups", pointwise_groups},
                     {"every residue", every_residue},
                     {"transposed groups", transposed_groups},
+                    {"by taps", by_taps},
                     {"asymmetric", asymmetric},
                     {"parts of larger maps", parts_of_larger_maps},
                     {"epilogues", epilogues},

@@ -83,7 +83,8 @@ ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, co
 
   args.x_at = 0;
   args.x_pixel = kChannelBlock;
-  args.y_at = 2 + operands.has_bias + operands.has_scale + operands.has_residual;
+  args.residual_at = 2 + operands.has_bias + operands.has_scale;
+  args.y_at = args.residual_at + operands.has_residual;
   args.y_pixel = kChannelBlock;
   args.y_row = shape.out_w * args.y_pixel;
   args.y_block = shape.out_h * args.y_row;

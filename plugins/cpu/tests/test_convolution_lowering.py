@@ -167,7 +167,7 @@ def test_the_default_is_what_wins_on_large_and_small_maps() -> None:
 
 
 def test_dilated_convolutions_by_winograds_algorithm() -> None:
-    """On the maps of pixels that are as far apart as the dilation, unless these are too small."""
+    """On the maps of pixels that are as far apart as the dilation; if these are too small, tap by tap."""
 
     def first(size: int, dilation: int) -> str:
         pads = (dilation,) * 4
@@ -178,10 +178,21 @@ def test_dilated_convolutions_by_winograds_algorithm() -> None:
 
     assert first(28, 2).startswith("winograd_f32 output_tile4")
     assert first(65, 12).startswith("winograd_f32")
-    assert first(28, 18) == "conv_blocked_f32 vectors0", "some outputs meet one row of taps only"
+    assert first(28, 24) == "conv_taps_f32 vectors0", "most taps are in the padding"
     x, w = named("x", 2, 32, 21, 22), named("w", 48, 32, 3, 3)
     node = helper.make_node("Conv", ["x", "w"], ["y"], dilations=[3, 4], pads=[3, 4, 3, 4])
     check([node], {"x": x}, {"w": w}, 9 * 32)
+
+
+@pytest.mark.parametrize(("dilation", "pad", "stride"), [(9, 9, 1), (30, 30, 1), (6, 6, 2), (8, 3, 1), (7, 20, 1)])
+def test_taps_in_the_padding(dilation: int, pad: int, stride: int) -> None:
+    """A window may be larger than the map, and there may be no tap that all outputs have."""
+    x, w, b, r = named("x", 2, 40, 14, 16), named("w", 48, 40, 3, 3), named("b", 48), named("r", 1, 48, 1, 1)
+    node = helper.make_node(
+        "Conv", ["x", "w", "b"], ["c"], dilations=[dilation] * 2, pads=[pad] * 4, strides=[stride] * 2
+    )  # fmt: skip
+    rest = [helper.make_node("Add", ["c", "r"], ["s"]), helper.make_node("Relu", ["s"], ["y"])]
+    check([node, *rest], {"x": x}, {"w": w, "b": b, "r": r}, 9 * 40)
 
 
 def test_tiles_come_first_where_the_instruction_set_has_them() -> None:

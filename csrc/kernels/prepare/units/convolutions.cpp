@@ -7,6 +7,7 @@
 #include "kernels/prepare/conv_request.cpp"
 #include "kernels/prepare/conv_residues.cpp"
 #include "kernels/prepare/conv_strips.cpp"
+#include "kernels/prepare/conv_taps.cpp"
 #include "kernels/prepare/conv_transpose.cpp"
 #include "kernels/prepare/depthwise.cpp"
 #include "kernels/prepare/pointwise_groups.cpp"

@@ -37,6 +37,8 @@ _POINTWISE_PIXELS: Final = 14
 _STORE_CYCLES: Final = 3.0
 # Cycles of the Winograd input and output transforms of one tile of 16 channels.
 _TRANSFORM_CYCLES: Final = {2: (45.0, 35.0), 4: (150.0, 100.0)}
+# Cycles of reading and writing 16 partial sums.
+_SUM_CYCLES: Final = 4.0
 # Weights and transformed tiles that stay cached, relative to the second-level cache.
 _CACHED_WEIGHTS: Final = 0.75
 _CACHED_TILES: Final = 2
@@ -189,7 +191,17 @@ def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
         yield from _variants(direct, _tilings(problem), factor * _direct_cycles(problem))
         if has_lanes:
             yield from _variants("conv_lanes_f32", [{}], _lanes_cycles(problem))
+        if _fits_taps(problem):
+            yield from _variants("conv_taps_f32", [{"vectors": v} for v in _vectors(problem)], _taps_cycles(problem))
         yield from _winograd(problem)
+
+
+def _fits_taps(problem: ConvProblem) -> bool:
+    """Whether taps of a dilated convolution may be added one by one, and all outputs have one of them."""
+    g = problem.geometry
+    if problem.is_bf16 or g.groups > 1 or problem.epilogue.get("residual_after"):
+        return False
+    return g.dilations != (1, 1) and all(max(counts) == out for counts, out in zip(_counts(g), g.out_size, strict=True))
 
 
 def _winograd(problem: ConvProblem) -> Iterator[_Estimated]:
@@ -282,6 +294,21 @@ def _direct_cycles(problem: ConvProblem) -> float:
     pixels = g.batch * math.prod(g.out_size)
     # A bf16 instruction computes two products, and bf16 weights are half as large.
     return max(_product_cycles(problem, pixels * g.taps, g.taps)) * (0.5 if problem.is_bf16 else 1.0)
+
+
+def _taps_cycles(problem: ConvProblem) -> float:
+    g = problem.geometry
+    pixels = g.batch * math.prod(sum(counts) for counts in _counts(g))
+    sums = pixels * padded_channels(g.out_channels) / 16 * _SUM_CYCLES
+    return max(_product_cycles(problem, pixels, g.taps)) + sums / problem.threads
+
+
+def _counts(g: ConvGeometry) -> Iterator[list[int]]:
+    """For each axis, how many outputs have each of its taps inside of the map."""
+    axes = zip(g.in_size, g.out_size, g.kernel, g.strides, g.dilations, g.pads[:2], strict=True)
+    for size, out, kernel, stride, dilation, pad in axes:
+        offsets = [tap * dilation - pad for tap in range(kernel)]
+        yield [max(0, min(out, -(-(size - at) // stride)) - max(0, -(at // stride))) for at in offsets]
 
 
 def _grouped_cycles(problem: ConvProblem) -> float:
