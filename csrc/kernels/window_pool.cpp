@@ -2,7 +2,8 @@
 //
 // Operands: x [maps, in...], y [maps, out...], and with positions int64 of the shape of y; element alignment; they must
 // not overlap. A NaN is the maximum of its windows; the position is the first maximum's, whether it is NaN or a number.
-// Sums are in f64. Split over rows of the output. Scratch without positions: a row of the map, as f64.
+// Sums are in f64. Split over rows of the output. Scratch without positions: a row of the map, as f64; or a padded row
+// (WindowPoolArgs::line) and a row of outputs.
 #include "kernels/window_pool.hpp"
 
 #include <cmath>
@@ -13,30 +14,29 @@
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
+ENGINE_INLINE std::int64_t divided_up(std::int64_t a, std::int64_t b) {
+  return b == 1 ? a : (a + b - 1) / b;
+}
+
 // The positions of a window along one axis that are inside of the map: first, first + step, ... below end.
 struct Span {
   std::int64_t first, end, step;
   std::int64_t counted;  // including the padding, if it counts
 };
 
-// How many steps reach `distance`, which is positive. Without gaps, this needs no division, of which a row has several.
-ENGINE_INLINE std::int64_t steps_to(std::int64_t distance, std::int64_t step) {
-  return step == 1 ? distance : (distance + step - 1) / step;
-}
-
 Span span_of(const WindowPoolArgs& args, int axis, std::int64_t output) {
   const std::int64_t step = args.dilation[axis], start = output * args.stride[axis] - args.begin[axis];
   const std::int64_t length = args.in[axis], kernel = args.kernel[axis];
-  const std::int64_t skipped = start < 0 ? steps_to(-start, step) : 0;
+  const std::int64_t skipped = start < 0 ? divided_up(-start, step) : 0;
   const std::int64_t behind = start + kernel * step;
   Span span = {start + skipped * step, behind < length ? behind : length, step, 0};
   const std::int64_t limit = args.counts_padding ? length + args.end[axis] : length;
   if (args.counts_padding) {  // no position is before the padding
     const std::int64_t room = limit - start;
-    const std::int64_t fitting = room <= 0 ? 0 : steps_to(room, step);
+    const std::int64_t fitting = room <= 0 ? 0 : divided_up(room, step);
     span.counted = fitting < kernel ? fitting : kernel;
   } else {
-    span.counted = span.first < span.end ? steps_to(span.end - span.first, step) : 0;
+    span.counted = span.first < span.end ? divided_up(span.end - span.first, step) : 0;
   }
   return span;
 }
@@ -159,142 +159,191 @@ void pool_row(const WindowPoolArgs& args, const T* map, const Span* spans, typen
   }
 }
 
-// -- maxima of f32 in vectors ---------------------------------------------------------------------------------------
+// The same folds in vectors.
+template <class Fold>
+struct Vectors;
 
-// The rows of the windows of a row of outputs: `planes` times `rows` of them, at least one.
-struct Rows {
-  const float* first;
-  std::int64_t planes, rows, plane_step, row_step;
+template <>
+struct Vectors<Maximum<float>> {
+  using Vector = simd::Vec;
+  static constexpr int kCount = simd::kLanes;
+  static ENGINE_ALWAYS_INLINE Vector take(const float* row) { return simd::load(row); }
+  static ENGINE_ALWAYS_INLINE Vector load(const float* from) { return simd::load(from); }
+  static ENGINE_ALWAYS_INLINE void store(float* to, Vector value) { simd::store(to, value); }
+  // The maximum is `best`, its second operand, if either is NaN.
+  static ENGINE_ALWAYS_INLINE Vector join(Vector best, Vector x) { return x != x ? x : simd::max(x, best); }
+  static ENGINE_ALWAYS_INLINE Vector load_even(const float* from) {
+    simd::VecInt even;
+    for (int i = 0; i < kCount; ++i) even[i] = 2 * i;
+    using namespace simd;
+    return ENGINE_SHUFFLE(simd::load(from), simd::load(from + kCount), even);
+  }
 };
 
-Rows rows_of(const WindowPoolArgs& args, const float* map, const Span* spans) {
-  const auto count = [](const Span& span) {
-    return span.first < span.end ? steps_to(span.end - span.first, span.step) : 0;
+template <>
+struct Vectors<Sum> {
+  typedef double Vector __attribute__((vector_size(simd::kVectorBytes), aligned(8), may_alias));
+  typedef float Narrow __attribute__((vector_size(simd::kVectorBytes / 2), aligned(4), may_alias));
+  typedef std::int64_t Index __attribute__((vector_size(simd::kVectorBytes)));
+  static constexpr int kCount = simd::kLanes / 2;
+  static ENGINE_ALWAYS_INLINE Vector take(const float* row) {
+    return __builtin_convertvector(*reinterpret_cast<const Narrow*>(row), Vector);
+  }
+  static ENGINE_ALWAYS_INLINE Vector load(const double* from) { return *reinterpret_cast<const Vector*>(from); }
+  static ENGINE_ALWAYS_INLINE void store(double* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
+  static ENGINE_ALWAYS_INLINE Vector join(Vector sum, Vector x) { return sum + x; }
+  static ENGINE_ALWAYS_INLINE Vector load_even(const double* from) {
+    Index even;
+    for (int i = 0; i < kCount; ++i) even[i] = 2 * i;
+    using namespace simd;
+    return ENGINE_SHUFFLE(load(from), load(from + kCount), even);
+  }
+  static ENGINE_ALWAYS_INLINE void store_narrow(float* to, Vector value) {
+    *reinterpret_cast<Narrow*>(to) = __builtin_convertvector(value, Narrow);
+  }
+};
+
+// The rows of the windows, joined element by element in `line`. The last vector overlaps the one before.
+template <class Fold>
+void join_rows(const WindowPoolArgs& args, const float* map, const Span* spans, typename Fold::Value* line) {
+  using V = Vectors<Fold>;
+  const std::int64_t length = args.in[2];
+  const auto join_all = [&](std::int64_t w, auto sum, const auto& take, const auto& join) {
+    for (std::int64_t d = spans[0].first; d < spans[0].end; d += spans[0].step)
+      for (std::int64_t h = spans[1].first; h < spans[1].end; h += spans[1].step)
+        sum = join(sum, take(map + (d * args.in[1] + h) * length + w));
+    return sum;
   };
-  const std::int64_t length = args.in[2], plane = args.in[1] * length;
-  return {map + spans[0].first * plane + spans[1].first * length, count(spans[0]), count(spans[1]),
-          spans[0].step * plane, spans[1].step * length};
+  if (length < V::kCount) {
+    for (std::int64_t w = 0; w < length; ++w)
+      line[w] = join_all(w, Fold::begin(), [](const float* x) { return Fold::take(*x, 1); }, Fold::join);
+    return;
+  }
+  for (std::int64_t w = 0; w < length; w += V::kCount) {
+    const std::int64_t at = w + V::kCount <= length ? w : length - V::kCount;
+    V::store(line + at, join_all(at, Fold::begin() - typename V::Vector{}, V::take, V::join));
+  }
 }
 
-// Largest elements, lane by lane. A maximum that keeps NaNs would wait for two comparisons before each next one, so
-// the largest magnitude shows whether there was a NaN: as an integer, it is above that of infinity.
-struct Largest {
-  simd::Vec best;
-  simd::VecInt magnitude;
-
-  static ENGINE_ALWAYS_INLINE Largest of(simd::Vec x) { return {x, (simd::VecInt)x & 0x7fffffff}; }
-  ENGINE_ALWAYS_INLINE void take(simd::Vec x) {
-    const simd::VecInt bits = (simd::VecInt)x & 0x7fffffff;
-    best = simd::max(best, x);
-    magnitude = bits > magnitude ? bits : magnitude;
-  }
-  ENGINE_ALWAYS_INLINE simd::Vec value() const {
-    return magnitude > 0x7f800000 ? simd::broadcast(__builtin_nanf("")) : best;
-  }
-};
-
-ENGINE_INLINE simd::Vec join_lanes(const Rows& rows, std::int64_t column) {
-  Largest found = Largest::of(simd::load(rows.first + column));
-  for (std::int64_t d = 0; d < rows.planes; ++d)
-    for (std::int64_t h = d == 0; h < rows.rows; ++h)
-      found.take(simd::load(rows.first + d * rows.plane_step + h * rows.row_step + column));
-  return found.value();
-}
-
-// The maximum of each column of the rows. The last vector overlaps the one before.
-void join_rows(const Rows& rows, float* line, std::int64_t length) {
-  if (length < simd::kLanes) {
-    for (std::int64_t w = 0; w < length; ++w) {
-      float best = rows.first[w];
-      for (std::int64_t d = 0; d < rows.planes; ++d)
-        for (std::int64_t h = 0; h < rows.rows; ++h)
-          best = Maximum<float>::join(best, rows.first[d * rows.plane_step + h * rows.row_step + w]);
-      line[w] = best;
+// The elements of each output's window in a padded line of joined rows.
+template <class Fold>
+void join_line(const WindowPoolArgs& args, const typename Fold::Value* line, typename Fold::Value* to) {
+  using V = Vectors<Fold>;
+  const std::int64_t count = args.out[2], kernel = args.kernel[2], step = args.dilation[2], stride = args.stride[2];
+  if (count < V::kCount) {
+    for (std::int64_t c = 0; c < count; ++c) {
+      to[c] = line[c * stride];
+      for (std::int64_t k = 1; k < kernel; ++k) to[c] = Fold::join(to[c], line[c * stride + k * step]);
     }
     return;
   }
-  for (std::int64_t w = 0; w + simd::kLanes <= length; w += simd::kLanes) simd::store(line + w, join_lanes(rows, w));
-  simd::store(line + length - simd::kLanes, join_lanes(rows, length - simd::kLanes));
-}
-
-// kLanes elements, kStride apart. With 2, the element behind the last one is read, too.
-template <int kStride>
-ENGINE_INLINE simd::Vec load_lanes(const float* from) {
-  if constexpr (kStride == 1) {
-    return simd::load(from);
-  } else {
-    simd::VecInt even = {};
-    for (int i = 0; i < simd::kLanes; ++i) even[i] = 2 * i;
-    return ENGINE_SHUFFLE(simd::load(from), simd::load(from + simd::kLanes), even);
+  for (std::int64_t c = 0; c < count; c += V::kCount) {
+    const std::int64_t at = c + V::kCount <= count ? c : count - V::kCount;
+    const auto* from = line + at * stride;
+    auto joined = stride == 1 ? V::load(from) : V::load_even(from);
+    if (stride == 1)
+      for (std::int64_t k = 1; k < kernel; ++k) joined = V::join(joined, V::load(from + k * step));
+    else
+      for (std::int64_t k = 1; k < kernel; ++k) joined = V::join(joined, V::load_even(from + k * step));
+    V::store(to + at, joined);
   }
 }
 
-template <int kStride>
-ENGINE_INLINE void maximum_lanes(const WindowPoolArgs& args, const float* line, float* to, std::int64_t output) {
-  const float* const from = line + output * kStride - args.begin[2];
-  Largest found = Largest::of(load_lanes<kStride>(from));
-  for (std::int64_t k = 1; k < args.kernel[2]; ++k) found.take(load_lanes<kStride>(from + k * args.dilation[2]));
-  simd::store(to + output, found.value());
+// All elements of a line as one result: several partial ones, so that they do not wait for each other.
+template <class Fold>
+typename Fold::Value join_whole(const typename Fold::Value* line, std::int64_t length) {
+  using V = Vectors<Fold>;
+  typename V::Vector parts[2] = {Fold::begin() - typename V::Vector{}, Fold::begin() - typename V::Vector{}};
+  std::int64_t at = 0;
+  for (; at + 2 * V::kCount <= length; at += 2 * V::kCount)
+    for (int i = 0; i < 2; ++i) parts[i] = V::join(parts[i], V::load(line + at + i * V::kCount));
+  const auto lanes = V::join(parts[0], parts[1]);
+  auto joined = Fold::begin();
+  for (int i = 0; i < V::kCount; ++i) joined = Fold::join(joined, lanes[i]);
+  for (; at < length; ++at) joined = Fold::join(joined, line[at]);
+  return joined;
 }
 
-// Outputs low, ..., high - 1, at least a vector of them, whose windows are inside of the row.
-template <int kStride>
-void maxima_inside(const WindowPoolArgs& args, const float* line, float* to, std::int64_t low, std::int64_t high) {
-  for (std::int64_t w = low; w + simd::kLanes <= high; w += simd::kLanes) maximum_lanes<kStride>(args, line, to, w);
-  maximum_lanes<kStride>(args, line, to, high - simd::kLanes);
-}
-
-void maxima_at(const WindowPoolArgs& args, const float* line, float* to, std::int64_t low, std::int64_t high) {
-  for (std::int64_t w = low; w < high; ++w) {
-    float best = Maximum<float>::begin();
-    const Span span = span_of(args, 2, w);
-    for (std::int64_t x = span.first; x < span.end; x += span.step) best = Maximum<float>::join(best, line[x]);
-    to[w] = best;
-  }
-}
-
-// A row of outputs: the maxima of the columns of its rows, then of the windows of these.
-void maximum_row(const WindowPoolArgs& args, const float* map, const Span* spans, float* line, float* to) {
-  const std::int64_t outputs = args.out[2], stride = args.stride[2];
-  const Rows rows = rows_of(args, map, spans);
-  if (rows.planes < 1 || rows.rows < 1) {
-    for (std::int64_t w = 0; w < outputs; ++w) to[w] = Maximum<float>::begin();
-    return;
-  }
-  join_rows(rows, line, args.in[2]);
-  const std::int64_t room = args.in[2] - 1 - (args.kernel[2] - 1) * args.dilation[2] + args.begin[2];
-  const std::int64_t fitting = room < 0 ? 0 : room / stride + 1;
-  const std::int64_t low = (args.begin[2] + stride - 1) / stride, high = fitting < outputs ? fitting : outputs;
-  if (stride > 2 || high - low < simd::kLanes) return maxima_at(args, line, to, 0, outputs);
-  maxima_at(args, line, to, 0, low);
-  if (stride == 1)
-    maxima_inside<1>(args, line, to, low, high);
+template <class Fold>
+void fold_row(const WindowPoolArgs& args, const float* map, const Span* spans, typename Fold::Value* line,
+              typename Fold::Value* to) {
+  typename Fold::Value* inner = line + args.begin[2];
+  join_rows<Fold>(args, map, spans, inner);
+  if (args.out[2] == 1 && args.kernel[2] == args.in[2] && args.dilation[2] == 1 && args.begin[2] == 0)
+    *to = join_whole<Fold>(inner, args.in[2]);
   else
-    maxima_inside<2>(args, line, to, low, high);
-  maxima_at(args, line, to, high, outputs);
+    join_line<Fold>(args, line, to);
+}
+
+void divide_row(const WindowPoolArgs& args, const Span* spans, const double* sums, float* to) {
+  using V = Vectors<Sum>;
+  const std::int64_t stride = args.stride[2], rows = spans[0].counted * spans[1].counted, count = args.out[2];
+  // Outputs whose windows are inside of the map, which all have as many elements.
+  const std::int64_t last = args.in[2] - 1 - (args.kernel[2] - 1) * args.dilation[2] + args.begin[2];
+  const std::int64_t low = min64(divided_up(args.begin[2], stride), count);
+  const std::int64_t high = max64(low, min64(count, last < 0 ? 0 : (stride == 1 ? last : last / stride) + 1));
+  const std::int64_t whole = rows * args.kernel[2];
+  const double elements = static_cast<double>(whole);
+  std::int64_t c = low;
+  if ((whole & (whole - 1)) == 0)  // its inverse is exact
+    for (const double inverse = 1 / elements; c + V::kCount <= high; c += V::kCount)
+      V::store_narrow(to + c, V::load(sums + c) * inverse);
+  for (; c + V::kCount <= high; c += V::kCount) V::store_narrow(to + c, V::load(sums + c) / elements);
+  for (; c < high; ++c) to[c] = static_cast<float>(sums[c] / elements);
+  const auto divide = [&](std::int64_t at) {
+    to[at] = static_cast<float>(sums[at] / static_cast<double>(rows * span_of(args, 2, at).counted));
+  };
+  for (c = 0; c < low; ++c) divide(c);
+  for (c = high; c < count; ++c) divide(c);
+}
+
+// Sets the padding of the line in scratch, which stays.
+void start_line(const WindowPoolArgs& args, void* scratch) {
+  for (std::int64_t i = 0; i < args.line; ++i) {
+    if (args.op == WindowPoolOp::kMax)
+      static_cast<float*>(scratch)[i] = Maximum<float>::begin();
+    else
+      static_cast<double*>(scratch)[i] = Sum::begin();
+  }
 }
 
 template <class T>
 void pool_row(const WindowPoolArgs& args, const T* map, const Span* spans, void* scratch, T* to) {
   if constexpr (sizeof(T) == sizeof(float)) {
+    if (args.line > 0 && args.op == WindowPoolOp::kMax)
+      return fold_row<Maximum<float>>(args, map, spans, static_cast<float*>(scratch), to);
+    if (args.line > 0) {
+      double* const sums = static_cast<double*>(scratch) + args.line;
+      fold_row<Sum>(args, map, spans, static_cast<double*>(scratch), sums);
+      return divide_row(args, spans, sums, to);
+    }
     double* const line = static_cast<double*>(scratch);
     if (args.op == WindowPoolOp::kMean) return pool_row<T, Sum>(args, map, spans, line, to);
     if (args.op == WindowPoolOp::kNorm && args.power == 1) return pool_row<T, AbsoluteSum>(args, map, spans, line, to);
     if (args.op == WindowPoolOp::kNorm && args.power == 2) return pool_row<T, SquareSum>(args, map, spans, line, to);
     if (args.op == WindowPoolOp::kNorm) return pool_row<T, PowerSum>(args, map, spans, line, to);
-    return maximum_row(args, map, spans, static_cast<float*>(scratch), to);
-  } else {
-    pool_row<T, Maximum<T>>(args, map, spans, static_cast<T*>(scratch), to);
   }
+  pool_row<T, Maximum<T>>(args, map, spans, static_cast<T*>(scratch), to);
 }
 
 template <class T>
 void pool(const WindowPoolArgs& args, void* const* buffers, const KernelContext& context) {
   const std::int64_t pixels = args.in[0] * args.in[1] * args.in[2];
   const WorkRange range = split_work(args.maps * args.out[0] * args.out[1], context.worker, context.workers);
-  for (std::int64_t i = range.begin; i < range.end; ++i) {
-    const std::int64_t map = i / (args.out[0] * args.out[1]), row = i % (args.out[0] * args.out[1]);
-    Span spans[3] = {span_of(args, 0, row / args.out[1]), span_of(args, 1, row % args.out[1]), {}};
+  if (range.begin >= range.end) return;
+  start_line(args, context.scratch);
+  // Positions are advanced rather than computed: a division takes as long as several outputs.
+  std::int64_t map = range.begin / (args.out[0] * args.out[1]), d = range.begin / args.out[1] % args.out[0];
+  std::int64_t h = range.begin % args.out[1];
+  const auto advance = [&] {
+    if (++h < args.out[1]) return;
+    h = 0;
+    if (++d < args.out[0]) return;
+    d = 0;
+    ++map;
+  };
+  for (std::int64_t i = range.begin; i < range.end; ++i, advance()) {
+    Span spans[3] = {span_of(args, 0, d), span_of(args, 1, h), {}};
     const T* from = static_cast<const T*>(buffers[0]) + map * pixels;
     T* to = static_cast<T*>(buffers[1]) + i * args.out[2];
     std::int64_t* positions = args.has_positions ? static_cast<std::int64_t*>(buffers[2]) + i * args.out[2] : nullptr;

@@ -17,6 +17,7 @@ struct WindowPoolArgs {
   std::int32_t has_positions;                                                       // of a maximum: a second output
   std::int32_t column_major;  // the positions count along the last but one axis first
   std::int32_t power;         // of a norm
+  std::int64_t line;          // elements of a padded row, for maxima and means of f32 whose windows are usual; else 0
 };
 
 }  // namespace engine

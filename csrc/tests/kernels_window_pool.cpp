@@ -26,6 +26,16 @@ const std::vector<Window> kWindows = {
     {{1, 6, 7}, {1, 3, 4}, {1, 3, 2}, {1, 2, 2}, {1, 1, 1}, {0, 1, 0, 0, 1, 1}},
     {{4, 4, 4}, {3, 2, 5}, {3, 2, 2}, {1, 3, 1}, {2, 2, 3}, {2, 1, 2, 2, 1, 2}},
     {{1, 1, 5}, {1, 1, 3}, {1, 1, 3}, {1, 1, 2}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}},  // the last one is cut off
+    // Rows of several vectors and a part of one.
+    {{2, 3, 37}, {2, 3, 37}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1, 1, 1, 1}},
+    {{4, 3, 71}, {2, 2, 36}, {2, 3, 3}, {2, 2, 2}, {1, 1, 1}, {0, 1, 1, 0, 1, 1}},
+    {{3, 2, 64}, {2, 2, 32}, {2, 1, 2}, {1, 1, 2}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}},
+    {{2, 2, 40}, {2, 2, 36}, {1, 2, 5}, {1, 1, 1}, {1, 1, 2}, {0, 0, 2, 0, 1, 2}},
+    {{1, 2, 20}, {1, 2, 17}, {1, 1, 19}, {1, 1, 2}, {1, 1, 2}, {0, 0, 30, 0, 0, 30}},  // larger than the row
+    // One position along the last two axes, and windows of whole slices: rows of all of their elements.
+    {{5, 3, 7}, {3, 3, 7}, {3, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}},
+    {{5, 7, 7}, {4, 1, 1}, {2, 7, 7}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}},
+    {{2, 1, 1}, {4, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 0, 0, 1, 0, 0}},  // windows of padding only
 };
 
 AttributeMap attributes(const Window& w, std::int64_t op, const char* type, std::int64_t maps, AttributeMap more = {}) {
@@ -93,6 +103,7 @@ void maxima(const Target& target) {
     const auto taps = positions_of(w);
     const auto result =
         pooled(target, attributes(w, 0, "f32", maps, {{"positions", 1}}), bytes_of_values(x), taps.size() * 3, 4, true);
+    const auto values = pooled(target, attributes(w, 0, "f32", maps), bytes_of_values(x), taps.size() * 3, 4, false);
     for (std::size_t i = 0; i < taps.size() * 3; ++i) {
       const auto map = static_cast<std::int64_t>(i / taps.size()) * pixels;
       float best = -kInf;
@@ -105,6 +116,8 @@ void maxima(const Target& target) {
       const float got = value_at<float>(result[0], static_cast<std::int64_t>(i));
       expect(std::isnan(best) ? std::isnan(got) : got == best, "maximum");
       expect(value_at<std::int64_t>(result[1], static_cast<std::int64_t>(i)) == place, "position of the maximum");
+      const float alone = value_at<float>(values[0], static_cast<std::int64_t>(i));
+      expect(std::isnan(best) ? std::isnan(alone) : alone == best, "maximum without positions");
     }
   }
 }
@@ -178,6 +191,12 @@ void numbers(const Target& target) {
           sum += mode < 2 ? value : std::pow(std::fabs(value), static_cast<double>(mode - 1));
         }
         const auto count = mode == 1 ? each.padded : static_cast<std::int64_t>(each.inside.size());
+        if (mode < 2 && count == 0) {
+          const float got = value_at<float>(result[0], static_cast<std::int64_t>(i));
+          expect(std::isnan(got), "mean of nothing");
+          expected.push_back(got);
+          continue;
+        }
         expected.push_back(static_cast<float>(mode < 2 ? sum / static_cast<double>(count)
                                                        : std::pow(sum, 1.0 / static_cast<double>(mode - 1))));
       }

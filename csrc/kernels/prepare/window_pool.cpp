@@ -28,6 +28,41 @@ void read_three(const Attributes& attributes, const char* name, std::int64_t lea
   }
 }
 
+// Makes the last two axes one where windows have one position along both of them, or a single window has them all, so
+// that rows are long; but no longer than a cache holds as f64.
+void join_axes(WindowPoolArgs& args) {
+  constexpr std::int64_t kMaxRow = 2048;
+  const auto is_whole = [&](std::size_t axis) {
+    return args.kernel[axis] == 1 && args.stride[axis] == 1 && args.begin[axis] == 0 && args.end[axis] == 0 &&
+           args.out[axis] == args.in[axis];
+  };
+  const auto is_one = [&](std::size_t axis) {
+    return args.kernel[axis] == args.in[axis] && args.dilation[axis] == 1 && args.begin[axis] == 0 &&
+           args.end[axis] == 0 && args.out[axis] == 1;
+  };
+  const bool is_joined = (is_whole(1) && is_whole(2)) || (is_one(1) && is_one(2));
+  if (args.has_positions || !is_joined || args.in[1] > kMaxRow || args.in[2] > kMaxRow ||
+      args.in[1] * args.in[2] > kMaxRow)
+    return;
+  args.in[2] *= args.in[1];
+  args.out[2] *= args.out[1];
+  args.kernel[2] *= args.kernel[1];
+  args.in[1] = args.out[1] = args.kernel[1] = 1;
+}
+
+// The elements of a row of the map and its padding that the windows of a row have, and those that vectors read behind.
+// 0: the strides are not for vectors, or it is longer than usual windows need.
+std::int64_t line_of(const WindowPoolArgs& args) {
+  constexpr std::int64_t kVectors = 32, kMaxRow = 1 << 16, kMaxBegin = 64;
+  const bool is_usual = args.type == ElementCode::kF32 && args.op != WindowPoolOp::kNorm && !args.has_positions;
+  if (!is_usual || args.maps == 0 || args.stride[2] > 2 || args.begin[2] > kMaxBegin || args.in[2] > kMaxRow ||
+      args.out[2] > kMaxRow || args.kernel[2] > kMaxRow || args.dilation[2] > kMaxRow)
+    return 0;
+  const std::int64_t reached = (args.out[2] - 1) * args.stride[2] + (args.kernel[2] - 1) * args.dilation[2] + 1;
+  const std::int64_t line = std::max(reached, args.begin[2] + args.in[2]) + kVectors;
+  return line <= 4 * kMaxRow ? line : 0;
+}
+
 PreparedStep prepare_window_pool(const StepRequest& request) {
   using Code = ElementCode;
   const Attributes& attributes = request.attributes;
@@ -58,11 +93,14 @@ PreparedStep prepare_window_pool(const StepRequest& request) {
   request.expect_output(0, static_cast<std::size_t>(bytes_of({outputs}, element)));
   if (args.has_positions) request.expect_output(1, static_cast<std::size_t>(bytes_of({outputs}, 8)));
   if (outputs == 0) args.maps = 0;
-  PreparedPhase phase = PreparedPhase::of(request.kernels.find("window_pool"), args);
+  join_axes(args);
   const double steps = static_cast<double>(outputs) * static_cast<double>(args.kernel[0]) *
                        static_cast<double>(args.kernel[1]) * static_cast<double>(args.kernel[2]);
+  args.line = line_of(args);
+  PreparedPhase phase = PreparedPhase::of(request.kernels.find("window_pool"), args);
   phase.max_workers = workers_for_bytes(4 * steps);
-  const std::int64_t scratch = args.has_positions ? 0 : bytes_of({args.in[2]}, 8);
+  const std::int64_t row = args.line > 0 ? args.line + args.out[2] : args.in[2];
+  const std::int64_t scratch = args.has_positions ? 0 : bytes_of({row}, 8);
   return one_phase(std::move(phase), static_cast<std::size_t>(scratch), steps);
 }
 
