@@ -83,6 +83,32 @@ ENGINE_INLINE void keep(Vec& value) {
 #endif
 }
 
+// Stores output pixels [first, first + kPixels) after the epilogue.
+template <int kPixels, class Map>
+ENGINE_INLINE void finish_tile(const Row<Map>& row, std::int64_t first, Vec (&sum)[kPixels]) {
+  // One loop for each part of the epilogue: one condition for each, and not for each pixel.
+  const Ending<Map> end = ending_of(row);
+  if (end.has_scale) {
+#pragma GCC unroll 14
+    for (int p = 0; p < kPixels; ++p) sum[p] = fma(sum[p], end.scale, end.bias);
+  }
+  if (end.residual) {
+#pragma GCC unroll 14
+    for (int p = 0; p < kPixels; ++p) sum[p] += load(end.residual + (first + p) * 16);
+  }
+  if constexpr (sizeof(Map) != sizeof(float)) {
+    if (end.is_aside) {
+      float* y = static_cast<float*>(end.y) + first * 16;
+#pragma GCC unroll 14
+      for (int p = 0; p < kPixels; ++p) store(y + p * 16, min(end.high, max(end.low, sum[p])));
+      return;
+    }
+  }
+  Map* y = static_cast<Map*>(end.y) + first * 16;
+#pragma GCC unroll 14
+  for (int p = 0; p < kPixels; ++p) store(y + p * 16, min(end.high, max(end.low, sum[p])));
+}
+
 // Output pixels [first, first + kPixels), whose first tap is input column `start`. kChecked: some taps lie outside.
 template <int kKernel, int kStride, int kPixels, bool kChecked, class Map>
 ENGINE_NOINLINE void tile(const Row<Map>& row, std::int64_t first, std::int64_t start) {
@@ -109,27 +135,7 @@ ENGINE_NOINLINE void tile(const Row<Map>& row, std::int64_t first, std::int64_t 
       for (int p = 0; p < kPixels; ++p) sum[p] = fma(in[p * kStride + k], weight, sum[p]);
     }
   }
-  // One loop for each part of the epilogue: one condition for each, and not for each pixel.
-  const Ending<Map> end = ending_of(row);
-  if (end.has_scale) {
-#pragma GCC unroll 14
-    for (int p = 0; p < kPixels; ++p) sum[p] = fma(sum[p], end.scale, end.bias);
-  }
-  if (end.residual) {
-#pragma GCC unroll 14
-    for (int p = 0; p < kPixels; ++p) sum[p] += load(end.residual + (first + p) * 16);
-  }
-  if constexpr (sizeof(Map) != sizeof(float)) {
-    if (end.is_aside) {
-      float* y = static_cast<float*>(end.y) + first * 16;
-#pragma GCC unroll 14
-      for (int p = 0; p < kPixels; ++p) store(y + p * 16, min(end.high, max(end.low, sum[p])));
-      return;
-    }
-  }
-  Map* y = static_cast<Map*>(end.y) + first * 16;
-#pragma GCC unroll 14
-  for (int p = 0; p < kPixels; ++p) store(y + p * 16, min(end.high, max(end.low, sum[p])));
+  finish_tile<kPixels>(row, first, sum);
 }
 
 template <int kKernel, int kStride, int kPixels, class Map>
@@ -153,6 +159,45 @@ void run_row(const Row<Map>& row, std::int64_t out_w, std::int64_t pad) {
   tail<kKernel, kStride, kTile - 1>(row, static_cast<int>(out_w - pixel), pixel, pixel * kStride - pad);
 }
 
+// The same of any width of the kernel and any dilation, for a stride of 1.
+template <int kPixels, bool kChecked, class Map>
+ENGINE_NOINLINE void dilated_tile(const Row<Map>& row, std::int64_t first, std::int64_t start) {
+  Vec sum[kPixels];
+#pragma GCC unroll 14
+  for (int p = 0; p < kPixels; ++p) sum[p] = start_of(row);
+  const Map* x = row.x;
+  const float* w = row.w;
+  for (int r = 0; r < row.rows; ++r, x += row.x_row)
+    for (std::int64_t k = 0; k < row.kernel_w; ++k, w += 16) {
+      const std::int64_t column = start + k * row.dilation;
+      if (kChecked && (column >= row.in_w || column + kPixels <= 0)) continue;
+      const Vec weight = load(w);
+#pragma GCC unroll 14
+      for (int p = 0; p < kPixels; ++p) {
+        const Map* at = x + (column + p) * 16;
+        if (kChecked && static_cast<std::uint64_t>(column + p) >= static_cast<std::uint64_t>(row.in_w))
+          at = Zeros<Map>::kValues;
+        sum[p] = fma(load(at), weight, sum[p]);
+      }
+    }
+  finish_tile<kPixels>(row, first, sum);
+}
+
+template <class Map>
+void run_dilated_row(const Row<Map>& row, std::int64_t out_w, std::int64_t pad) {
+  constexpr int kMost = kRegisters == 32 ? 14 : 8, kFew = 4;
+  std::int64_t pixel = 0;
+  for (; pixel + kMost <= out_w; pixel += kMost) {
+    const std::int64_t start = pixel - pad;
+    if (start >= 0 && start + kMost - 1 + (row.kernel_w - 1) * row.dilation < row.in_w)
+      dilated_tile<kMost, false>(row, pixel, start);
+    else
+      dilated_tile<kMost, true>(row, pixel, start);
+  }
+  for (; pixel + kFew <= out_w; pixel += kFew) dilated_tile<kFew, true>(row, pixel, pixel - pad);
+  for (; pixel < out_w; ++pixel) dilated_tile<1, true>(row, pixel, pixel - pad);
+}
+
 template <class Map>
 void run_any_row(const Row<Map>& row, std::int64_t out_w, std::int64_t pad) {
   const Ending<Map> end = ending_of(row);
@@ -170,6 +215,7 @@ void run_any_row(const Row<Map>& row, std::int64_t out_w, std::int64_t pad) {
 
 template <class Map>
 void run_any(const Row<Map>& row, std::int64_t out_w, std::int64_t pad) {
+  if (row.dilation > 1 && row.stride == 1) return run_dilated_row(row, out_w, pad);
   const std::int64_t shape = row.dilation == 1 ? row.kernel_w * 10 + row.stride : 0;
   switch (shape) {
     case 31:

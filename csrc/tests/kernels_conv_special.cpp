@@ -97,6 +97,12 @@ void depthwise_geometry(const Target& target) {
         for (const std::int64_t pad : {0, 1, 2, 3})
           for (const std::int64_t w : {1, 2, 7, 8, 14, 17})
             check<kIsBf16>(target, shape(20, 20, 20, 6, w, kernel, stride, pad, dilation), {true, false, false}, {});
+  // Several tiles of a row, and dilations of which some taps, or all but one, are in the padding.
+  for (const std::int64_t kernel : {2, 3, 5, 7})
+    for (const std::int64_t dilation : {2, 3, 11, 40})
+      for (const std::int64_t w : {9, 29, 33})
+        check<kIsBf16>(target, shape(20, 20, 20, 7, w, kernel, 1, kernel / 2 * dilation, dilation),
+                       {true, w == 29, w == 33}, {Activation::kSigmoid});
 }
 
 template <bool kIsBf16>
