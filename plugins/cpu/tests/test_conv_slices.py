@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_cpu.lowering import conv, conv_slices
+from engine_cpu.lowering import conv, conv_slices, conv_slices_transposed
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Parameter, f32
@@ -66,8 +66,56 @@ def test_results(
     x, w = values(2, channels[is_depthwise], 5, 9, 8), values(channels[1], channels[0], *kernel, seed=1)
     model = _model(x, w, attributes | {"group": channels[1] if is_depthwise else 1}, is_plain=is_plain)
     _compare(model, x, terms=w[0].size)
-    monkeypatch.setattr(conv_slices, "_CHUNK_BYTES", 1 << 15)  # one or two slices at a time
+    monkeypatch.setattr(conv_slices, "CHUNK_BYTES", 1 << 15)  # one or two slices at a time
     _compare(model, x, terms=w[0].size)
+
+
+TRANSPOSED: list[tuple[tuple[int, int, int], dict[str, Any]]] = [
+    ((2, 2, 2), {"strides": [2, 2, 2]}),
+    ((3, 3, 3), {"strides": [2, 2, 2], "pads": [1] * 6, "output_padding": [1, 1, 1]}),
+    ((4, 4, 4), {"strides": [2, 2, 2], "pads": [1] * 6}),
+    ((3, 3, 3), {"pads": [1] * 6}),
+    ((5, 2, 3), {"strides": [3, 1, 4], "pads": [2, 0, 1, 4, 1, 0]}),
+    ((2, 3, 1), {"dilations": [1, 2, 1], "strides": [1, 2, 2]}),
+    ((3, 1, 1), {"strides": [3, 1, 1], "pads": [5, 0, 0, 4, 0, 0]}),
+    ((2, 2, 2), {"strides": [2, 2, 2], "output_padding": [1, 0, 1]}),  # results of no input
+]
+
+
+@pytest.mark.parametrize("channels", [(8, 8), (32, 48), (20, 37)])
+@pytest.mark.parametrize("window", TRANSPOSED, ids=lambda each: "x".join(map(str, each[0])))
+@pytest.mark.usefixtures("only_slices")
+def test_transposed_results(
+    window: tuple[tuple[int, int, int], dict[str, Any]], channels: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, attributes = window
+    x, w = values(2, channels[0], 5, 4, 3), values(*channels, *kernel, seed=1)
+    source = Parameter(f32, x.shape, "x")
+    y = ops.create("ConvTranspose", [source, Constant(w), Constant(values(channels[1], seed=2))], attributes)
+    for model in (Model([ops.Relu(y)], [source]), Model([y], [source])):
+        _compare(model, x, terms=channels[0] * math.prod(kernel))
+    monkeypatch.setattr(conv_slices_transposed, "CHUNK_BYTES", 1 << 12)
+    _compare(Model([y], [source]), x, terms=channels[0] * math.prod(kernel))
+
+
+@pytest.mark.parametrize(
+    ("weights", "attributes"),
+    [
+        ((16, 16, 1, 2, 2), {"strides": [2, 2, 2]}),
+        ((16, 8, 2, 2, 2), {"group": 2}),
+        ((16, 3, 2, 2, 2), {}),
+        ((16, 16, 2, 2, 2), {"dilations": [2, 1, 1]}),
+        ((16, 16, 2, 1, 2), {"strides": [2, 1, 65]}),
+    ],
+)
+def test_transposed_convolutions_that_do_not_run_by_slices(
+    weights: tuple[int, ...], attributes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conv, "lower_sliced_transposed", lambda spec, b: pytest.fail("by slices"))
+    x, w = values(1, 16, 3, 3, 2), values(*weights, seed=1)
+    source = Parameter(f32, x.shape, "x")
+    model = Model([ops.create("ConvTranspose", [source, Constant(w)], attributes).output(0)], [source])
+    _compare(model, x, terms=16 * math.prod(weights[2:]))
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,10 @@ from engine_cpu.lowering.conv_candidates import (
     has_bf16_kernel,
 )
 from engine_cpu.lowering.conv_chain import lower_chain
-from engine_cpu.lowering.conv_geometry import conv_geometry, has_two_axes
+from engine_cpu.lowering.conv_geometry import MAX_TRANSPOSED_STRIDE, conv_geometry, has_two_axes
 from engine_cpu.lowering.conv_operands import packed_weights, padded_bias
 from engine_cpu.lowering.conv_slices import is_sliced, lower_sliced
+from engine_cpu.lowering.conv_slices_transposed import is_sliced_transposed, lower_sliced_transposed
 from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.unrolled import check_unrolled, lower_unrolled
@@ -65,7 +66,12 @@ class ConvLowering(OpLowering[ConvSpec]):
     def lower(self, spec: ConvSpec, b: SegmentBuilder) -> None:
         """One step; more if the weights are computed at run time, or windows are unrolled."""
         if _is_unrolled(spec):
-            (lower_sliced if is_sliced(spec, b) else lower_unrolled)(spec, b)
+            if is_sliced(spec, b):
+                lower_sliced(spec, b)
+            elif is_sliced_transposed(spec, b):
+                lower_sliced_transposed(spec, b)
+            else:
+                lower_unrolled(spec, b)
             return
         node = spec.node
         option, out = b.option(node), node.output(0)

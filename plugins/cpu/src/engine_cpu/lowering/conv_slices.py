@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from engine.ir import Node
 from engine.ops.conv import ConvSpec
 from engine.ops.windows import WindowGeometry
 from engine.startup import dataclass
@@ -25,9 +26,9 @@ from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.strided import Copy, Strided, copy_step
 from engine_cpu.segment import SegmentBuilder
 
-_CHUNK_BYTES: Final = 16 << 20
+CHUNK_BYTES: Final = 16 << 20
 """The bytes of the maps of blocks that exist at a time."""
-_MAX_STEPS: Final = 512
+MAX_STEPS: Final = 512
 """The most steps of a node: one for each slice of the result, or if depthwise, each position of its window."""
 _DEEPEST: Final = 8
 """The deepest window.
@@ -48,12 +49,12 @@ def is_sliced(spec: ConvSpec, b: SegmentBuilder) -> bool:
         return False
     geometry = spec.at(x, w)
     steps = x[0] * geometry.outputs[0] * (geometry.kernel[0] if spec.group > 1 else 1)
-    is_small = geometry.kernel[0] <= _DEEPEST and steps <= _MAX_STEPS
+    is_small = geometry.kernel[0] <= _DEEPEST and steps <= MAX_STEPS
     return is_small and geometry.dilations[0] == 1 and x[0] > 0 and math.prod(geometry.outputs) > 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Maps:
+class Maps:
     """Slices of an operand of [N, channels, depth, pixels], and their places in maps of blocks.
 
     Both are arrays [blocks, lanes, slices, pixels]; a block has `lanes` channels.
@@ -104,31 +105,31 @@ def lower_sliced(spec: ConvSpec, b: SegmentBuilder) -> None:
     shape, w = b.shape(node.input_value(_X)), b.shape(node.input_value(_W))
     window = spec.at(shape, w)
     lanes = 1 if spec.group == 1 and shape[1] <= _PLANAR_CHANNELS else BLOCK
-    x_maps = _Maps(shape[1], shape[2], math.prod(shape[3:]), lanes)
-    y_maps = _Maps(w[0], window.outputs[0], math.prod(window.outputs[1:]))
+    x_maps = Maps(shape[1], shape[2], math.prod(shape[3:]), lanes)
+    y_maps = Maps(w[0], window.outputs[0], math.prod(window.outputs[1:]))
     x, y = b.input(node.input_value(_X)), b.output(node.output(0))
     added = None if residual is None else b.input(residual)
     compute = (_of_all_channels if spec.group == 1 else _of_each_channel)(spec, b, window, x_maps, y_maps)
     for image in range(shape[0]):
         for outputs in _chunks(window, x_maps.nbytes, y_maps.nbytes):
-            source = _copied_in(spec, b, x, x_maps, window, image, outputs)
+            first = outputs.start * window.strides[0] - window.pads_begin[0]
+            count = (len(outputs) - 1) * window.strides[0] + window.kernel[0]
+            source = copied_in(node, b, x, x_maps, image, first, count)
             result = b.temporary(len(outputs) * y_maps.nbytes)
-            places = list(y_maps.pairs(image, outputs.start, len(outputs)))
             residuals = None
             if added is not None:
                 residuals = b.temporary(len(outputs) * y_maps.nbytes)
+                places = y_maps.pairs(image, outputs.start, len(outputs))
                 copy_step(b, node, 4, [Copy(added, elements, residuals, place) for elements, place in places])
             compute(source, residuals, result, len(outputs))
-            copy_step(b, node, 4, [Copy(result, place, y, elements) for elements, place in places])
+            copied_out(node, b, result, y, y_maps, image, outputs)
 
 
 _Compute: TypeAlias = Callable[[int, int | None, int, int], None]
 """Adds the steps from the slices of the input, and the added ones, to this many slices of the result."""
 
 
-def _of_all_channels(
-    spec: ConvSpec, b: SegmentBuilder, window: WindowGeometry, x_maps: _Maps, y_maps: _Maps
-) -> _Compute:
+def _of_all_channels(spec: ConvSpec, b: SegmentBuilder, window: WindowGeometry, x_maps: Maps, y_maps: Maps) -> _Compute:
     """A step for each slice of the result, whose window is a map with more channels."""
     node, bias, epilogue = spec.node, spec.input(_BIAS), activation_attributes(spec.activation)
     geometry = _of_slices(window, 1, 1, window.kernel[0] * x_maps.blocks * x_maps.lanes, y_maps.channels)
@@ -161,9 +162,7 @@ def _of_all_channels(
     return compute
 
 
-def _of_each_channel(
-    spec: ConvSpec, b: SegmentBuilder, window: WindowGeometry, x_maps: _Maps, y_maps: _Maps
-) -> _Compute:
+def _of_each_channel(spec: ConvSpec, b: SegmentBuilder, window: WindowGeometry, x_maps: Maps, y_maps: Maps) -> _Compute:
     """A step for each position of the window along the first axis, which adds to the result of the one before."""
     node, bias, channels, stride = spec.node, spec.input(_BIAS), y_maps.channels, window.strides[0]
     biases = [] if bias is None else [padded_bias(node, bias, b)]
@@ -206,27 +205,29 @@ def _at(position: int, weights: Array) -> Array:
     return weights[:, :, position]
 
 
-def _copied_in(
-    spec: ConvSpec, b: SegmentBuilder, x: int, maps: _Maps, window: WindowGeometry, image: int, outputs: range
-) -> int:
-    """The buffer of the slices, in blocks, that some slices of the result depend on; slices of padding are zero."""
-    first = outputs.start * window.strides[0] - window.pads_begin[0]
-    count = (len(outputs) - 1) * window.strides[0] + window.kernel[0]
+def copied_in(node: Node, b: SegmentBuilder, x: int, maps: Maps, image: int, first: int, count: int) -> int:
+    """The buffer of `count` slices from `first` on, in blocks; slices of padding are zero."""
     copied = range(min(max(-first, 0), count), min(max(maps.depth - first, 0), count))
     buffer, zero = b.temporary(count * maps.nbytes), b.constant(np.zeros(1, np.float32))
     pairs = maps.pairs(image, first + copied.start, len(copied), copied.start)
     copies = [Copy(x, elements, buffer, places) for elements, places in pairs]
     for places in maps.unused(copied, count):
         copies.append(Copy(zero, Strided(places.shape, (0,) * len(places.shape)), buffer, places))
-    copy_step(b, spec.node, 4, copies)
+    copy_step(b, node, 4, copies)
     return buffer
+
+
+def copied_out(node: Node, b: SegmentBuilder, result: int, y: int, maps: Maps, image: int, outputs: range) -> None:
+    """Copy slices in blocks to their places in the result."""
+    pairs = maps.pairs(image, outputs.start, len(outputs))
+    copy_step(b, node, 4, [Copy(result, place, y, elements) for elements, place in pairs])
 
 
 def _chunks(window: WindowGeometry, x_bytes: int, y_bytes: int) -> Iterator[range]:
     """The slices of a result in parts whose maps, of so many bytes a slice, fit a cache."""
     count, stride = window.outputs[0], window.strides[0]
     more = max(0, window.kernel[0] - stride) * x_bytes  # slices that two parts read
-    size = max(1, (_CHUNK_BYTES - more) // (stride * x_bytes + y_bytes))
+    size = max(1, (CHUNK_BYTES - more) // (stride * x_bytes + y_bytes))
     size = -(-count // -(-count // size))
     for first in range(0, count, size):
         yield range(first, min(first + size, count))
