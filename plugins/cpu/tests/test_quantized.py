@@ -126,7 +126,7 @@ def test_dilated_convolutions_of_integers(channels: int, dilations: tuple[int, i
         ((1, 32, 4, 6), 17, (2, 2), {"strides": [2, 2]}),
         ((2, 20, 5, 4), 16, (4, 3), {"strides": [2, 3], "pads": [1, 0, 1, 1]}),
         ((1, 3, 3, 3), 5, (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}),
-        ((1, 16, 1, 1), 3, (1, 2), {"strides": [3, 3], "dilations": [1, 2], "output_shape": [4, 9]}),
+        ((1, 16, 1, 1), 3, (1, 2), {"strides": [3, 3], "dilations": [1, 2], "output_padding": [2, 1]}),
         ((1, 8, 7), 6, (5,), {"strides": [2], "auto_pad": "SAME_UPPER"}),
         ((1, 8, 2, 9), 6, (3, 5), {"dilations": [2, 3]}),
     ],
