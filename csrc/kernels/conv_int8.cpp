@@ -17,8 +17,13 @@ void run(const void* raw_args, void* const* buffers, const KernelContext& contex
   const ConvOperands& operands = args.conv.operands;
   ConvWalk<Tile> walk = {};
   walk.args = &args.conv;
-  walk.more = {static_cast<const std::int32_t*>(buffers[2]) + args.start_offset, args.padding, nullptr,
-               &args.requantize, args.pairs_fit};
+  walk.more = {static_cast<const std::int32_t*>(buffers[2]) + args.start_offset,
+               args.padding,
+               nullptr,
+               &args.requantize,
+               args.pairs_fit,
+               nullptr,
+               nullptr};
   walk.x = static_cast<const std::uint8_t*>(buffers[args.conv.x_at]);
   walk.w = static_cast<const std::uint8_t*>(buffers[1]) + args.conv.pack.packed_offset;
   walk.scale = static_cast<const float*>(buffers[3]);
@@ -27,6 +32,11 @@ void run(const void* raw_args, void* const* buffers, const KernelContext& contex
   if (operands.has_residual)
     walk.residual = {static_cast<const char*>(buffers[operand++]), element_bytes_of(args.requantize.residual)};
   if (args.zero_at != 0) ++operand;
+  if (args.factors_at != 0) {
+    walk.more.factors = static_cast<const std::int32_t*>(buffers[args.factors_at]);
+    walk.more.pixel_sums = static_cast<const std::int32_t*>(buffers[args.sums_at]);
+    ++operand;
+  }
   walk.y = {static_cast<char*>(buffers[operand]), element_bytes_of(args.requantize.y)};
   run_conv(walk, context);
 }
@@ -104,11 +114,71 @@ void conv_copy_int8(const void* raw_args, void* const* buffers, const KernelCont
   }
 }
 
+// The sums of the channels of `count` pixels of kBytes each, in `rows` rows and `blocks` blocks of them; `last_mask`
+// has a 1 for each channel of the last block.
+template <int kBytes>
+void sum_pixels(const ConvInt8Args& args, const std::uint8_t* x, std::int64_t count, const std::uint8_t* last_mask,
+                std::int32_t* to) {
+  constexpr int kPixels = simd::kVectorBytes / kBytes;
+  const ConvShape& s = args.conv.shape;
+  const std::int64_t row = s.dilation_h * s.in_w * kBytes, map = s.in_h * s.in_w * kBytes;
+  const std::int64_t blocks = args.conv.pack.blocks;
+  std::int64_t p = 0;
+  for (; p + kPixels <= count; p += kPixels) {
+    simd::VecInt sums = {};
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      const simd::VecInt ones = b + 1 < blocks ? 0x01010101 - simd::VecInt{} : simd::load_byte_quads(last_mask);
+      for (std::int64_t r = 0; r < s.kernel_h; ++r)
+        sums = simd::dot_bytes<true>(simd::load_byte_quads(x + b * map + r * row + p * kBytes), ones, sums);
+    }
+    alignas(64) std::int32_t quads[simd::kLanes];
+    simd::store_ints(quads, sums);
+    for (int i = 0; i < kPixels; ++i) {
+      to[p + i] = 0;
+      for (int q = 0; q < kBytes / 4; ++q) to[p + i] += quads[i * (kBytes / 4) + q];
+    }
+  }
+  for (; p < count; ++p) {
+    to[p] = 0;
+    for (std::int64_t b = 0; b < blocks; ++b)
+      for (std::int64_t r = 0; r < s.kernel_h; ++r)
+        for (int i = 0; i < kBytes; ++i)
+          if (b + 1 < blocks || last_mask[i] != 0) to[p] += x[b * map + r * row + p * kBytes + i];
+  }
+}
+
+// The sums of x in the windows of all outputs. Split over rows of outputs.
+void conv_sums_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const ConvInt8Args& args = *static_cast<const ConvInt8Args*>(raw_args);
+  const ConvShape& s = args.conv.shape;
+  const std::int64_t groups = args.conv.pack.groups, width = args.conv.x_pixel;
+  const std::uint8_t* x = static_cast<const std::uint8_t*>(buffers[args.conv.x_at]);
+  std::int32_t* sums = static_cast<std::int32_t*>(buffers[args.sums_at]);
+  std::int32_t* columns = static_cast<std::int32_t*>(context.scratch);
+  const std::int64_t valid = args.is_plain ? args.plain_channels : args.conv.pack.last_depth;
+  std::uint8_t mask[simd::kVectorBytes < 16 ? 16 : simd::kVectorBytes];
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(sizeof mask); ++i) mask[i] = i % width < valid;
+  const WorkRange range = split_work(s.batch * groups * s.out_h, context.worker, context.workers);
+  for (std::int64_t item = range.begin; item < range.end; ++item) {
+    const std::int64_t map = item / s.out_h, oh = item % s.out_h;
+    const std::uint8_t* from =
+        x + map / groups * args.conv.x_batch + map % groups * args.conv.x_group + oh * s.stride_h * s.in_w * width;
+    (width == 4 ? sum_pixels<4> : sum_pixels<16>)(args, from, s.in_w, mask, columns);
+    std::int32_t* to = sums + item * s.out_w;
+    for (std::int64_t ow = 0; ow < s.out_w; ++ow) {
+      std::int32_t sum = 0;
+      for (std::int64_t c = 0; c < s.kernel_w; ++c) sum += columns[ow * s.stride_w + c * s.dilation_w];
+      to[ow] = sum;
+    }
+  }
+}
+
 }  // namespace
 
 extern const KernelEntry conv_int8_kernels[] = {{"conv_blocked_int8", conv_blocked_int8, &tile_int8_traits},
                                                 {"conv_planar_int8", conv_planar_int8, &tile_int8_traits},
                                                 {"conv_copy_int8", conv_copy_int8, nullptr},
+                                                {"conv_sums_int8", conv_sums_int8, nullptr},
                                                 {nullptr, nullptr, nullptr}};
 
 }  // namespace engine::ENGINE_ISA_NS

@@ -7,8 +7,10 @@
 namespace engine {
 
 // Operands: x (u8), w (packed, pack.hpp), start (i32), scale (f32), [bias] (f32), [residual], [zero point of x],
-// y; last, if x is padded, the temporary. The zero point is there if it is computed. Start, scale and bias have a value
-// for each output channel, padded to a multiple of 16. Strides in `conv` are in elements.
+// [factors] (i32), y; then, if x is padded, its copy, and if there are factors, the sums. The zero point is there if it
+// is computed. Start, scale and bias have a value for each output channel, padded to a multiple of 16; factors, too:
+// those of the sum of x in the window, which are the negative zero points of weights. A phase computes these sums,
+// [batch][groups][pixels]. Strides in `conv` are in elements.
 //
 // The tiles read x without tests for padding: a map with padding, and a plain x of up to four channels, is copied by
 // the step's first phase. `conv.shape` is the shape of the copy, whose pads are 0. From a plain x, pixels of the copy
@@ -32,6 +34,8 @@ struct ConvInt8Args {
   std::int32_t zero_at;         // the index of a computed zero point, or 0
   std::uint8_t zero_flip;       // 128 if the zero point is of i8
   std::int64_t start_offset;    // of the first channel's start
+  std::int32_t factors_at;      // the indices of the factors, or 0, and of the sums
+  std::int32_t sums_at;
 };
 
 }  // namespace engine

@@ -16,7 +16,8 @@ using simd::kLanes;
 //   static constexpr PixelStep kStep1, kStep2;  the steps between pixels for strides of 1 and 2
 //   struct More;                           what `complete` needs
 //   static kernel(more, vectors, pixels, step);
-//   static complete(more, channel, call);  sets what only this type of call has, for a tile from `channel` on
+//   static complete(more, channel, pixel, call);  sets what only this type of call has, for a tile from `channel` and
+//                                          `pixel` on, counted over all images, groups and pixels
 // }.
 template <class Tile>
 struct ConvWalk {
@@ -215,7 +216,7 @@ void run_tile(ConvWalk<Tile>& walk, const TilePosition& position, WorkRange rang
     call.next_step = 0;
     call.scale = walk.scale ? walk.scale + channel : nullptr;
     if (args.operands.has_residual) call.residual = walk.residual + (n * args.residual_batch + at);
-    Tile::complete(walk.more, channel, call);
+    Tile::complete(walk.more, channel, (n * pack.groups + group) * s.out_h * s.out_w + first_pixel, call);
     if (is_tail) {
       ++group;
       in_group = 0;

@@ -24,6 +24,11 @@ void gemm_panel_int8(const void* raw_args, void* const* buffers, const KernelCon
     const std::int64_t whole = args.k / 16 * 16;
     // Along rows: reads that are far apart would miss the cache.
     for (std::int64_t r = 0; r < rows; ++r, a += args.a.row, to += 16) {
+      if (args.has_factors) {
+        std::int32_t sum = 0;
+        for (std::int64_t k = 0; k < args.k; ++k) sum += a[k] ^ static_cast<std::uint8_t>(flip);
+        static_cast<std::int32_t*>(buffers[args.panel_at + 1])[first + r] = sum;
+      }
       std::uint8_t* block = to;
       std::uint64_t values[2];
       for (std::int64_t k = 0; k < whole; k += 16, block += rows * 16) {
@@ -49,7 +54,11 @@ void gemm_int8(const void* raw_args, void* const* buffers, const KernelContext& 
   walk.scale = static_cast<const float*>(buffers[3]);
   int operand = 4;
   if (args.operands.has_bias) walk.bias = static_cast<const float*>(buffers[operand++]);
-  if (args.has_middle_bias) walk.more.middle_bias = static_cast<const float*>(buffers[operand]);
+  if (args.has_middle_bias) walk.more.middle_bias = static_cast<const float*>(buffers[operand++]);
+  if (args.has_factors) {
+    walk.more.factors = static_cast<const std::int32_t*>(buffers[operand]);
+    walk.more.pixel_sums = static_cast<const std::int32_t*>(buffers[args.panel_at + 1]);
+  }
   walk.more.requantize = &args.requantize;
   walk.more.pairs_fit = args.pairs_fit;
   run_gemm(walk, args, buffers, context);

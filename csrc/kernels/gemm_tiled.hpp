@@ -36,12 +36,14 @@ struct TiledGemmArgs {
 using GemmBf16Args = TiledGemmArgs;
 
 // A is u8, or i8, to which the copy adds 128; matrices are row-major. Operands: start (i32), scale (f32), [bias] (f32),
-// [middle_bias] (f32), [residual].
+// [middle_bias] (f32), [factors] (i32), [residual]. Factors are those of the sum of a row of A, the negative zero
+// points of B; the sums are in the temporary after the copy.
 struct GemmInt8Args : TiledGemmArgs {
   RequantizeArgs requantize;
   bool is_a_signed;
   bool has_middle_bias;
   bool pairs_fit;  // see requantize_request.hpp
+  bool has_factors;
 };
 
 }  // namespace engine

@@ -109,7 +109,7 @@ void run_tile(const GemmWalk<Tile>& walk, std::int64_t index, std::int64_t t) {
     call.residual_pixel = row_step(args.residual);
   }
   call.epilogue = &args.epilogue;
-  Tile::complete(walk.more, column, call);
+  Tile::complete(walk.more, column, row, call);
   ask_for_next(walk, index, t, call);
   const auto tile = Tile::kernel(walk.more, static_cast<int>(width / kLanes), pixels, PixelStep::kBlocked1);
   const bool is_rows = args.c.layout == MatrixLayout::kRows ||

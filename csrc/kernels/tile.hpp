@@ -150,7 +150,7 @@ struct TileF32 {
   static constexpr bool kIsPaddingZero = true;
   static constexpr PixelStep kStep1 = PixelStep::kBlocked1, kStep2 = PixelStep::kBlocked2;
   struct More {};
-  static ENGINE_ALWAYS_INLINE void complete(const More&, std::int64_t, TileCall&) {}
+  static ENGINE_ALWAYS_INLINE void complete(const More&, std::int64_t, std::int64_t, TileCall&) {}
   static ENGINE_ALWAYS_INLINE TileFn kernel(const More&, int vectors, int pixels, PixelStep step) {
     return tile_kernel(vectors, pixels, step);
   }

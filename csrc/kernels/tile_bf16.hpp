@@ -29,7 +29,7 @@ struct TileBf16 {
   static constexpr bool kIsPaddingZero = true;
   static constexpr PixelStep kStep1 = PixelStep::kBlocked1, kStep2 = PixelStep::kBlocked2;
   struct More {};
-  static ENGINE_ALWAYS_INLINE void complete(const More&, std::int64_t, TileCallBf16&) {}
+  static ENGINE_ALWAYS_INLINE void complete(const More&, std::int64_t, std::int64_t, TileCallBf16&) {}
   static ENGINE_ALWAYS_INLINE TileBf16Fn kernel(const More&, int vectors, int pixels, PixelStep step) {
     return tile_bf16_kernel(vectors, pixels, step);
   }

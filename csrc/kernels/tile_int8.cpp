@@ -320,6 +320,14 @@ ENGINE_NOINLINE void run(const TileCallInt8& call, int step) {
 #pragma GCC unroll 14
     for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
   }
+  if (call.factors != nullptr) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      const VecInt factor = load_ints(call.factors + v * kLanes);
+#pragma GCC unroll 14
+      for (int p = 0; p < kPixels; ++p) acc[v][p] += factor * (call.pixel_sums[p] - VecInt{});
+    }
+  }
 
   if (step == kBlock)
     multiply_all<kBlock, kPairsFit>(call, step, acc);

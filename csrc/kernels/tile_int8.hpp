@@ -19,6 +19,9 @@ struct TileCallInt8 : TileCallOf<std::uint8_t, SizedPointer<char>, SizedPointer<
   const std::uint8_t* padding;  // 16 values that taps in the padding read: the zero point of x
   const float* middle_bias;     // [vectors * lanes], or null
   const RequantizeArgs* requantize;
+  // If weights have zero points: [pixels], the sums of x, and [vectors * lanes], their factors; otherwise null. The
+  // products are added to the sums' start.
+  const std::int32_t *pixel_sums, *factors;
 };
 using TileInt8Fn = void (*)(const TileCallInt8& call);
 
@@ -46,12 +49,17 @@ struct TileInt8 {
     const float* middle_bias;
     const RequantizeArgs* requantize;
     bool pairs_fit;
+    const std::int32_t *pixel_sums, *factors;
   };
-  static ENGINE_ALWAYS_INLINE void complete(const More& more, std::int64_t channel, TileCallInt8& call) {
+  static ENGINE_ALWAYS_INLINE void complete(const More& more, std::int64_t channel, std::int64_t pixel,
+                                            TileCallInt8& call) {
     call.start = more.start + channel;
     call.padding = more.padding;
     call.middle_bias = more.middle_bias ? more.middle_bias + channel : nullptr;
     call.requantize = more.requantize;
+    if (more.factors == nullptr) return;
+    call.pixel_sums = more.pixel_sums + pixel;
+    call.factors = more.factors + channel;
   }
   static ENGINE_ALWAYS_INLINE TileInt8Fn kernel(const More& more, int vectors, int pixels, PixelStep step) {
     return tile_int8_kernel(vectors, pixels, step, more.pairs_fit);

@@ -165,6 +165,14 @@ Vectors vectors_of(std::int64_t channels, Dice& dice) {
   return v;
 }
 
+// The factors of the sums of x, in whole blocks.
+std::vector<std::int32_t> factors_of(std::int64_t channels, Dice& dice) {
+  std::vector<std::int32_t> factors;
+  for (std::int64_t c = 0; c < padded(channels); ++c)
+    factors.push_back(static_cast<std::int32_t>(dice.roll(256) - 127));
+  return factors;
+}
+
 std::vector<ByteVector> operands(const ByteVector& x, const ByteVector& w, const Vectors& v, const Epilogue& e,
                                  const ByteVector& residual) {
   std::vector<ByteVector> inputs{x, w, bytes_of_values(v.start), bytes_of_values(v.scale)};
@@ -245,6 +253,12 @@ void check_conv(const Target& target, const std::string& family, const Conv& c, 
       ByteVector(static_cast<std::size_t>(c.batch * padded(c.out) * out_h * out_w * bytes_of(e.y)), 7)};
   std::vector<ByteVector> inputs = operands(input, packed[0], v, e, added);
   if (is_computed) inputs.push_back({static_cast<char>(zero_point ^ (is_zero_signed ? 128 : 0))});
+  std::vector<std::int32_t> factors(static_cast<std::size_t>(padded(c.out)), 0);
+  if ((family == "blocked" || family == "planar") && dice.roll(3) == 0) {
+    factors = factors_of(c.out, dice);
+    inputs.push_back(bytes_of_values(factors));
+    attributes["w_zeros"] = std::int64_t{1};
+  }
   run_bytes(target, table, name, attributes, inputs, results, 4, static_cast<int>(1 + dice.roll(4)));
   const ByteVector y = from_blocked(results[0], c.batch, c.out, out_h * out_w, bytes_of(e.y));
 
@@ -259,7 +273,8 @@ void check_conv(const Target& target, const std::string& family, const Conv& c, 
           const bool is_inside = ih >= 0 && iw >= 0 && ih < c.h && iw < c.w;
           const std::int64_t value =
               is_inside ? byte_at(x, ((n * c.in + first + i) * c.h + ih) * c.w + iw, false) : zero_point;
-          sum += value * byte_at(weights, ((o * own + i) * c.kernel + kh) * c.kernel + kw, true);
+          sum += value * (byte_at(weights, ((o * own + i) * c.kernel + kh) * c.kernel + kw, true) +
+                          factors[static_cast<std::size_t>(o)]);
         }
     const double value = static_cast<double>(sum) * v.scale[static_cast<std::size_t>(o)] +
                          (e.has_bias ? v.bias[static_cast<std::size_t>(o)] : 0);
@@ -475,7 +490,11 @@ void products(const Target& target) {
     const Vectors v = vectors_of(n, dice);
     ByteVector residual = random_bytes(static_cast<std::size_t>(m * n), seed + 13);
     if (e.residual_type == "f32") residual = bytes_of_values(random_floats(static_cast<std::size_t>(m * n), seed + 13));
-    AttributeMap packing{{"n", n}, {"k", k}, {"transposed", std::int64_t{is_transposed}}};
+    const bool has_factors = dice.roll(3) == 0;
+    std::vector<std::int32_t> factors(static_cast<std::size_t>(padded(n)), 0);
+    if (has_factors) factors = factors_of(n, dice);
+    AttributeMap packing{
+        {"n", n}, {"k", k}, {"transposed", std::int64_t{is_transposed}}, {"b_zeros", std::int64_t{has_factors}}};
     std::vector<ByteVector> packed{ByteVector(static_cast<std::size_t>(padded(n + 64) * (padded(k) + 64)), 1)};
     run_bytes(target, gemm_tiled_operations, "pack_gemm_int8", packing, {b}, packed, 4, 2);
 
@@ -485,18 +504,22 @@ void products(const Target& target) {
                             {"a_row", a_row},
                             {"c_row", c_row},
                             {"a_signed", std::int64_t{is_signed}},
+                            {"b_zeros", std::int64_t{has_factors}},
                             {"pairs_fit", std::int64_t{pairs_fit}}};
     AttributeMap more = attributes_of(e);
     attributes.merge(more);
     std::vector<ByteVector> results{ByteVector(static_cast<std::size_t>(((m - 1) * c_row + n) * bytes_of(e.y)), 7)};
-    run_bytes(target, gemm_tiled_operations, "gemm_int8", attributes, operands(a, packed[0], v, e, residual), results,
-              4, static_cast<int>(1 + dice.roll(4)));
+    std::vector<ByteVector> inputs = operands(a, packed[0], v, e, residual);
+    if (has_factors) inputs.insert(inputs.end() - !e.residual_type.empty(), bytes_of_values(factors));
+    run_bytes(target, gemm_tiled_operations, "gemm_int8", attributes, inputs, results, 4,
+              static_cast<int>(1 + dice.roll(4)));
     for (std::int64_t row = 0; row < m; ++row)
       for (std::int64_t column = 0; column < n; ++column) {
         std::int64_t sum = v.start[static_cast<std::size_t>(column)];
         for (std::int64_t i = 0; i < k; ++i)
           sum += (byte_at(a, row * a_row + i, is_signed) + (is_signed ? 128 : 0)) *
-                 byte_at(b, is_transposed ? column * k + i : i * n + column, true);
+                 (byte_at(b, is_transposed ? column * k + i : i * n + column, true) +
+                  factors[static_cast<std::size_t>(column)]);
         const double value = static_cast<double>(sum) * v.scale[static_cast<std::size_t>(column)] +
                              (e.has_bias ? v.bias[static_cast<std::size_t>(column)] : 0);
         if (!expect(

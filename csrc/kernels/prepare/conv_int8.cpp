@@ -2,7 +2,8 @@
 // requantize_request.hpp, and
 //
 //   x_zero_point (0): the value of the padding
-//   x_zero_computed (0): the padding's value is the operand before y    x_signed (0): which is of i8
+//   x_zero_computed (0): the padding's value is an operand              x_signed (0): which is of i8
+//   w_zeros (0): whether the weights have zero points: factors are the operand before y
 //
 // conv_planar_int8 reads a plain x of up to four channels.
 #include "kernels/conv_int8.hpp"
@@ -83,7 +84,11 @@ ConvInt8Args read_conv(const StepRequest& request, bool is_plain) {
   const bool is_computed = attributes.flag("x_zero_computed");
   args.zero_at = is_computed ? 4 + operands.has_bias + operands.has_residual : 0;
   args.zero_flip = attributes.flag("x_signed") ? 128 : 0;
-  args.copy_at = is_copied ? 5 + operands.has_bias + operands.has_residual + is_computed : 0;
+  const bool has_factors = attributes.flag("w_zeros");
+  const std::int32_t y_at = 4 + operands.has_bias + operands.has_residual + is_computed + has_factors;
+  args.factors_at = has_factors ? y_at - 1 : 0;
+  args.copy_at = is_copied ? y_at + 1 : 0;
+  args.sums_at = has_factors ? y_at + 1 + is_copied : 0;
   args.conv.x_at = args.copy_at;
   if (is_plain) {
     PackArgs& pack = args.conv.pack;
@@ -106,7 +111,9 @@ PreparedStep prepare_conv(const StepRequest& request, bool is_plain) {
   const auto output_bytes = [&](ElementCode code) {
     return blocked_bytes(s.batch, s.out_channels, s.out_h, s.out_w, element_bytes_of(code));
   };
-  request.expect_operands(4 + std::size_t{operands.has_bias} + operands.has_residual + (args.zero_at != 0), 1);
+  request.expect_operands(
+      4 + std::size_t{operands.has_bias} + operands.has_residual + (args.zero_at != 0) + (args.factors_at != 0), 1);
+  if (args.factors_at != 0) request.expect_input(static_cast<std::size_t>(args.factors_at), channel_bytes);
   if (args.zero_at != 0) request.expect_input(static_cast<std::size_t>(args.zero_at), 1);
   request.expect_input(0, is_plain ? checked_product({s.batch, s.in_channels, args.in_h, args.in_w})
                                    : blocked_bytes(s.batch, s.in_channels, args.in_h, args.in_w, 1));
@@ -124,6 +131,11 @@ PreparedStep prepare_conv(const StepRequest& request, bool is_plain) {
     step.temporaries.push_back(is_plain ? checked_product({s.batch, s.in_h, s.in_w, kPlainChannels})
                                         : blocked_bytes(s.batch, s.in_channels, s.in_h, s.in_w, 1));
     step.phases.push_back(PreparedPhase::of(request.kernels.find("conv_copy_int8"), args));
+  }
+  if (args.factors_at != 0) {
+    step.temporaries.push_back(checked_product({s.batch, s.groups, s.out_h, s.out_w, 4}));
+    step.phases.push_back(PreparedPhase::of(request.kernels.find("conv_sums_int8"), args));
+    step.phases.back().scratch_bytes = checked_product({s.in_w, 4});
   }
   const char* kernel = is_plain ? "conv_planar_int8" : "conv_blocked_int8";
   step.phases.push_back(PreparedPhase::of(request.kernels.find(kernel), args));

@@ -16,9 +16,11 @@
 // of gemm_int8 also those of requantize_request.hpp, and
 //
 //   a_signed (0): whether A is i8         middle_bias (0): whether the operand is present; it needs `middle`
+//   b_zeros (0): whether B has zero points, so that factors are present; then B is not packed for tiles
 //
-// and of pack_gemm_bf16 and pack_gemm_int8, which pack a B of f32 or of i8: n, k, vectors; transposed (0): B is [N, K];
-// b_row (dense): elements between its rows. Their output has at most n and k, both rounded up to 32, elements.
+// and of pack_gemm_bf16 and pack_gemm_int8, which pack a B of f32 or of i8: n, k, vectors, b_zeros; transposed (0): B
+// is [N, K]; b_row (dense): elements between its rows. Their output has at most n and k, both rounded up to 32,
+// elements.
 #include "kernels/gemm_few.hpp"
 
 #include <algorithm>
@@ -86,7 +88,7 @@ GemmTiling read_tiling(const Attributes& attributes, const TiledGemmArgs& args, 
 }
 
 bool uses_tiles(const StepRequest& request, const OperandType& type) {
-  return request.kernels.find_or_null("gemm_amx_" + type.name) != nullptr;
+  return !request.attributes.flag("b_zeros") && request.kernels.find_or_null("gemm_amx_" + type.name) != nullptr;
 }
 
 std::size_t packed_bytes(const StepRequest& request, const OperandType& type, const PackArgs& pack) {
@@ -225,8 +227,11 @@ PreparedStep prepare_gemm_int8(const StepRequest& request) {
   args.c = read_matrix(attributes, "c", args.m, args.n, element_bytes_of(args.requantize.y));
   if (args.operands.has_residual)
     args.residual = read_matrix(attributes, "residual", args.m, args.n, element_bytes_of(args.requantize.residual));
-  args.c_at = 4 + args.operands.has_bias + args.has_middle_bias + args.operands.has_residual;
-  return prepare_product(request, kInt8, args);
+  args.has_factors = attributes.flag("b_zeros");
+  args.c_at = 4 + args.operands.has_bias + args.has_middle_bias + args.has_factors + args.operands.has_residual;
+  PreparedStep step = prepare_product(request, kInt8, args);
+  if (args.has_factors) step.temporaries.push_back(checked_product({args.m, 4}));
+  return step;
 }
 
 PreparedStep prepare_pack(const StepRequest& request, const OperandType& type) {

@@ -156,6 +156,61 @@ def test_transposed_convolutions_of_integers(
     assert not any(support.precision_reason for support in answer.nodes.values())
 
 
+@pytest.mark.parametrize("zeros", ["one", "each"])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize(
+    ("shape", "weights", "attributes"),
+    [
+        ((2, 3, 9, 11), (17, 3, 3, 3), {"pads": [1, 0, 2, 1], "strides": [2, 1]}),  # few channels
+        ((1, 20, 7, 6), (18, 20, 3, 2), {"pads": [1, 1, 1, 1], "dilations": [2, 1]}),
+        ((1, 32, 5, 5), (48, 32, 1, 1), {"strides": [2, 2]}),
+        ((1, 32, 4, 5), (32, 16, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
+        ((1, 6, 4, 5), (6, 1, 3, 3), {"group": 6}),
+        ((5, 7), (7, 33), None),  # a product
+        ((3, 5, 64), (64, 16), None),
+    ],
+)
+def test_weights_with_zero_points(
+    shape: tuple[int, ...], weights: tuple[int, ...], attributes: dict[str, Any] | None, kind: Any, zeros: str
+) -> None:
+    """The sum of the activations that a weight meets is subtracted; the largest zero points must not overflow."""
+    rng = np.random.default_rng(8)
+    limits, channels = np.iinfo(kind), weights[0 if attributes is not None else 1]
+    points = np.resize(np.array([limits.max, limits.min, 3], kind), channels)
+    constants = {
+        "x_scale": np.float32(0.02), "x_zero": np.uint8(100), "w": rng.integers(limits.min, limits.max + 1, weights),
+        "w_scale": rng.uniform(0.01, 0.02, channels).astype(np.float32) if zeros == "each" else np.float32(0.01),
+        "w_zero": points if zeros == "each" else kind(limits.max),
+    }  # fmt: skip
+    constants["w"] = constants["w"].astype(kind)
+    axis = 0 if attributes is not None else 1
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["x", "x_scale", "x_zero"], ["real"]),
+        onnx.helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["weights"], axis=axis),
+        onnx.helper.make_node(
+            "MatMul" if attributes is None else "Conv", ["real", "weights"], ["y"], **attributes or {}
+        ),
+    ]
+    check_small(nodes, constants, {"x": rng.integers(0, 256, shape).astype(np.uint8)})
+
+
+@pytest.mark.parametrize("zeros", ["one", "each"])
+def test_a_dynamic_product_whose_weights_have_zero_points(zeros: str) -> None:
+    rng = np.random.default_rng(9)
+    constants = {
+        "w": rng.integers(0, 128, (40, 35)).astype(np.uint8), "w_scale": np.float32(0.01),
+        "w_zero": np.uint8(60) if zeros == "one" else rng.integers(0, 128, 35).astype(np.uint8),
+    }  # fmt: skip
+    nodes = [
+        onnx.helper.make_node("DynamicQuantizeLinear", ["x"], ["codes", "x_scale", "x_zero"]),
+        onnx.helper.make_node("MatMulInteger", ["codes", "w", "x_zero", "w_zero"], ["sums"]),
+        onnx.helper.make_node("Cast", ["sums"], ["real_sums"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("Mul", ["x_scale", "w_scale"], ["scale"]),
+        onnx.helper.make_node("Mul", ["real_sums", "scale"], ["y"]),
+    ]
+    check_small(nodes, constants, {"x": rng.standard_normal((3, 40)).astype(np.float32)})
+
+
 def test_clip_with_a_minimum_above_the_maximum_gives_the_maximum() -> None:
     rng = np.random.default_rng(2)
     constants = {

@@ -39,6 +39,18 @@ def check_integer_conv(spec: ConvSpec, weights: Output) -> Refusal | None:
     return check_terms(math.prod((inputs, *kernel)))
 
 
+def check_zero_points(spec: ConvSpec, weights: Output) -> Refusal | None:
+    """A refusal if no integer kernel computes a convolution whose weights have zero points."""
+    kinds = {"transposed": spec.transposed, "depthwise": spec.group > 1 and weights.shape.get_shape()[1] == 1}
+    for kind, is_kind in kinds.items():
+        if is_kind:
+            return Refusal(
+                RefusalCause.ATTRIBUTE,
+                f"the weights have zero points; {kind} convolutions multiply symmetric ones only",
+            )
+    return None
+
+
 def check_integer_product(spec: MatMulSpec, weights: Output) -> Refusal | None:
     """A refusal if no integer kernel computes a product with these weights."""
     shape, x = weights.shape.get_shape(), spec.node.input_value(0).shape

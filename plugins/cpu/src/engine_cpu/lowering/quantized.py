@@ -25,7 +25,12 @@ from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
 from engine_cpu.lowering.elementwise_instructions import Opcode
 from engine_cpu.lowering.elementwise_program import ElementwiseProgram
 from engine_cpu.lowering.epilogue import activation_attributes
-from engine_cpu.lowering.integer_limits import check_integer_conv, check_integer_product, check_terms
+from engine_cpu.lowering.integer_limits import (
+    check_integer_conv,
+    check_integer_product,
+    check_terms,
+    check_zero_points,
+)
 from engine_cpu.lowering.quantized_product import add_product, check_matrices
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
@@ -46,8 +51,6 @@ class _QuantizedLowering(OpLowering[SpecT]):
 
     def check(self, spec: SpecT) -> Refusal | None:
         operands = Quantized.of(spec.node)
-        if operands.weights_zero_point is not None:
-            return Refusal(RefusalCause.ATTRIBUTE, "the weights have zero points; expected symmetric weights")
         is_real = operands.y_scale is None and operands.middle_scale is None
         computed = {0, _RESIDUAL} | ({1, 2} if is_real and spec.op_type == "QuantizedMatMul" else set())
         for index, value in enumerate(spec.node.input_values):
@@ -61,9 +64,13 @@ class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
     """Direct or depthwise kernels on maps in blocks of 16 channels."""
 
     def check(self, spec: ConvSpec) -> Refusal | None:
-        x = spec.node.input_value(0)
+        x, has_zero_points = spec.node.input_value(0), Quantized.of(spec.node).weights_zero_point is not None
         return first_refusal(
-            super().check(spec), check_spatial_rank(x), check_steps(spec), check_integer_conv(spec, spec.weights)
+            super().check(spec),
+            check_spatial_rank(x),
+            check_steps(spec),
+            check_integer_conv(spec, spec.weights),
+            check_zero_points(spec, spec.weights) if has_zero_points else None,
         )
 
     def layouts(self, spec: ConvSpec) -> Sequence[LayoutOption]:
@@ -80,7 +87,7 @@ class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
         geometry = conv_geometry(spec, b.shape(node.input_value(0)), b.shape(spec.weights))
         operands = _Operands(node, Quantized.of(node), spec.activation, b, int(spec.transposed), geometry)
         layout = b.option(node).inputs[0]
-        kernel = _conv_kernel(geometry, layout, b.isa)
+        kernel = _conv_kernel(geometry, layout, b.isa, is_symmetric=not operands.has_zero_points)
         shape = geometry.attributes()
         if kernel == "conv_amx_int8":
             shape["plain"] = int(layout is Layout.PLAIN)
@@ -91,6 +98,9 @@ class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
         residual = spec.input(_RESIDUAL)
         if residual is not None:
             inputs.append(b.input(residual, Layout.BLOCKED))
+        if operands.has_zero_points:
+            inputs.append(operands.factors())
+            attributes["w_zeros"] = 1
         b.step(node, kernel, inputs, [b.output(spec.output(), Layout.BLOCKED)], **attributes)
 
 
@@ -99,13 +109,15 @@ def _is_planar(spec: ConvSpec) -> bool:
     return static_shape(spec.node.input_value(0))[1] <= PLANAR_CHANNELS and spec.group == 1 and dilations[-1] == 1
 
 
-def _conv_kernel(geometry: ConvGeometry, layout: Layout, isa: str) -> str:
-    """The kernel of a convolution: on tiles if they are filled and the instruction set has them."""
+def _conv_kernel(geometry: ConvGeometry, layout: Layout, isa: str, *, is_symmetric: bool) -> str:
+    """The kernel of a convolution: on tiles if they are filled, the instruction set has them, and weights have no zero
+    points.
+    """
     if geometry.transposed:
         return "conv_transpose_int8"
     if geometry.is_depthwise:
         return "depthwise_int8"
-    has_tiles = has_feature(isa, "amx_int8") and geometry.groups == 1
+    has_tiles = is_symmetric and has_feature(isa, "amx_int8") and geometry.groups == 1
     if layout is Layout.PLAIN:
         is_on_tiles = has_tiles and geometry.kernel[1] <= _TILE_ROW // PLANAR_CHANNELS
         return "conv_amx_int8" if is_on_tiles else "conv_planar_int8"
@@ -125,15 +137,19 @@ class QuantizedMatMulLowering(_QuantizedLowering[MatMulSpec]):
         x, weights = node.input_value(0), node.input_value(3)
         n, k = b.shape(weights)[:: 1 if spec.trans_b else -1]
         operands = _Operands(node, Quantized.of(node), spec.activation, b, axis=0 if spec.trans_b else 1)
-        packing: dict[str, Attribute] = {"n": n, "k": k, "transposed": int(spec.trans_b)}
+        b_zeros = int(operands.has_zero_points)
+        packing: dict[str, Attribute] = {"n": n, "k": k, "transposed": int(spec.trans_b), "b_zeros": b_zeros}
         packed, pairs_fit = _packed("pack_gemm_int8", weights, packing, b)
         inputs = [b.input(x), packed, *operands.vectors()]
+        if b_zeros:
+            inputs.append(operands.factors())
         residual = spec.input(_RESIDUAL)
         if residual is not None:
             inputs.append(b.input(residual))
         rows = math.prod(b.shape(x)[:-1])
         attributes = operands.epilogue()
         attributes |= {"m": rows, "n": n, "k": k, "a_signed": int(x.element_type is i8), "pairs_fit": pairs_fit}
+        attributes["b_zeros"] = b_zeros
         b.step(node, "gemm_int8", inputs, [b.output(spec.output())], **attributes)
 
 
@@ -257,6 +273,35 @@ class _Operands:
         return (self.activation.name if self.activation else None) in _CLIPS
 
     @property
+    def has_zero_points(self) -> bool:
+        """Whether the weights have zero points."""
+        return self.given.weights_zero_point is not None
+
+    @property
+    def _weights(self) -> list[Output]:
+        """The weights, and their zero points if they have any."""
+        given = self.given
+        return [_output(v) for v in (given.weights, given.weights_zero_point) if v is not None]
+
+    def _sums(self) -> Array:
+        """The sum of the weights less their zero points, for each output channel or column."""
+        data = self.b.value(self._weights[0])
+        sums = data.sum(axis=tuple(axis for axis in range(data.ndim) if axis != self.axis), dtype=np.int64)
+        if not self.has_zero_points:
+            return sums
+        return sums - data.size // max(1, len(sums)) * self.b.value(self._weights[1]).astype(np.int64)
+
+    def factors(self) -> int:
+        """The buffer of what sums of x are multiplied with: the negative zero points of the weights."""
+        count = self.b.shape(self._weights[0])[self.axis]
+
+        def made() -> Array:
+            points = self.b.value(self._weights[1]).astype(np.int32)
+            return in_blocks(-np.broadcast_to(points, (count,)), np.int32)
+
+        return self.b.weights([self._weights[1]], f"factors {count}", made)
+
+    @property
     def x_zero_point(self) -> int:
         """The zero point of x as u8."""
         zero = int(self.number(self.given.x_zero_point))
@@ -303,17 +348,16 @@ class _Operands:
         if not self.b.is_constant(_output(given.x_scale)) or not self.b.is_constant(_output(given.x_zero_point)):
             return self._computed_vectors()
         units = [given.x_scale, given.middle_scale if given.middle_scale is not None else given.y_scale]
-        sources = [weights, weights_scale, _output(given.x_zero_point), *(_output(v) for v in units if v is not None)]
+        sources = [*self._weights, weights_scale, _output(given.x_zero_point)]
+        sources += [_output(v) for v in units if v is not None]
         key = f"axis {self.axis} {self._first_unit != 1.0} {_output(given.x).element_type.name}"
         if self.geometry is not None and self.geometry.transposed:
             key += f" transposed {self.geometry.strides} {self.geometry.dilations}"
 
         def start() -> Array:
-            data = self.b.value(weights)
             if self.geometry is not None and self.geometry.transposed:
                 return np.concatenate([in_blocks(-self.x_zero_point * s, np.int32) for s in self._sums_of_residues()])
-            sums = data.sum(axis=tuple(axis for axis in range(data.ndim) if axis != self.axis), dtype=np.int32)
-            return in_blocks(-self.x_zero_point * sums.astype(np.int64), np.int32)
+            return in_blocks(-self.x_zero_point * self._sums(), np.int32)
 
         def scale() -> Array:
             count = self.b.shape(weights)[self.axis]
@@ -360,12 +404,12 @@ class _Operands:
         count = b.shape(weights)[self.axis]
 
         def sums() -> Array:
-            return in_blocks(-b.value(weights).sum(axis=1 - self.axis, dtype=np.int32), np.int32)
+            return in_blocks(-self._sums(), np.int32)
 
         def scales() -> Array:
             return in_blocks(np.broadcast_to(b.value(weights_scale), (count,)), np.float32)
 
-        x_type, constant = x_zero_point.element_type, b.weights([weights], f"sums {self.axis}", sums)
+        x_type, constant = x_zero_point.element_type, b.weights(self._weights, f"sums {self.axis}", sums)
         made = [computed_start(self.node, b, x_type, b.input(x_zero_point), constant, count)]
         program = ElementwiseProgram()
         attributes = program.attributes([program.op(Opcode.MUL, program.input(f32), program.input(f32))])
@@ -406,6 +450,8 @@ def _packed(
     shape = "x".join(map(str, b.shape(weights)))
     groups = attributes.get("groups", 1)
     recipe = f"{kernel} {shape} {groups}{' transposed' if attributes.get('transposed') else ''}"
+    if attributes.get("b_zeros"):
+        recipe += " without tiles"
     if kernel == "pack_conv_transpose_int8":
         recipe += f" {attributes['strides']} {attributes['dilations']}"
 
