@@ -203,12 +203,12 @@ def test_scales_without_integer_kernels_are_computed_as_specified(scale: float) 
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=atol)
 
 
-def test_asymmetric_weights_are_computed_in_f32() -> None:
+def test_asymmetric_weights_are_computed_on_integers() -> None:
     x = Parameter(f32, [1, 16, 4, 4], "x")
     codes = Constant(random(3).integers(0, 256, (8, 16, 1, 1)).astype(np.uint8))
     w = dequantized(codes, 0.01, 99)
     model = Model([ops.Conv(dequantized(quantized(x, X_SCALE, 100), X_SCALE, 100), w)], [x])
-    assert "QuantizedConv" not in {node.op_type for node in prepare_model(model).graph.ordered_nodes()}
+    assert "QuantizedConv" in {node.op_type for node in prepare_model(model).graph.ordered_nodes()}
     value = random(1).uniform(-3, 3, (1, 16, 4, 4)).astype(np.float32)
     (actual,) = Core().compile_model(model, "CPU")({"x": value}).values()
     np.testing.assert_allclose(actual, evaluate_model(model, [value])[0], rtol=1e-5, atol=1e-5)
