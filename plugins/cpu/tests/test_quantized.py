@@ -156,6 +156,38 @@ def test_transposed_convolutions_of_integers(
     assert not any(support.precision_reason for support in answer.nodes.values())
 
 
+@pytest.mark.parametrize(
+    ("shape", "weights", "attributes"),
+    [
+        ((2, 32, 6, 7), (64, 4, 3, 3), {"group": 8, "pads": [1, 1, 1, 1], "strides": [1, 2]}),
+        ((1, 48, 4, 5), (48, 24, 1, 2), {"group": 2, "dilations": [1, 3]}),  # computed as one group
+        ((1, 6, 4, 5), (4, 3, 2, 2), {"group": 2}),
+        ((1, 96, 9), (96, 8, 3), {"group": 12, "dilations": [2]}),
+        ((1, 20, 9, 11), (20, 1, 3, 3), {"group": 20, "pads": [2, 2, 2, 2], "dilations": [2, 2]}),
+        ((2, 3, 9, 11), (3, 1, 3, 2), {"group": 3, "pads": [1, 0, 2, 1], "dilations": [1, 4], "strides": [2, 1]}),
+        ((1, 17, 30), (17, 1, 5), {"group": 17, "dilations": [3]}),
+        ((1, 4, 40, 40), (4, 1, 3, 3), {"group": 4, "dilations": [12, 12]}),  # in f32
+        ((1, 32, 5, 5), (64, 1, 3, 3), {"group": 32}),  # in f32
+    ],
+)
+def test_groups_and_dilations_that_no_kernel_has(
+    shape: tuple[int, ...], weights: tuple[int, ...], attributes: dict[str, Any]
+) -> None:
+    """Several groups are computed as one, and the taps of depthwise kernels are spread, with weights of zero."""
+    rng = np.random.default_rng(10)
+    constants = {
+        "x_scale": np.float32(0.02), "x_zero": np.uint8(100), "w": rng.integers(-127, 128, weights).astype(np.int8),
+        "w_zero": np.zeros(weights[0], np.int8), "bias": rng.standard_normal(weights[0]).astype(np.float32),
+        "w_scale": rng.uniform(0.01, 0.02, weights[0]).astype(np.float32),
+    }  # fmt: skip
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["x", "x_scale", "x_zero"], ["real"]),
+        onnx.helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["weights"], axis=0),
+        onnx.helper.make_node("Conv", ["real", "weights", "bias"], ["y"], **attributes),
+    ]
+    check_small(nodes, constants, {"x": rng.integers(0, 256, shape).astype(np.uint8)})
+
+
 @pytest.mark.parametrize("zeros", ["one", "each"])
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 @pytest.mark.parametrize(
@@ -166,6 +198,8 @@ def test_transposed_convolutions_of_integers(
         ((1, 32, 5, 5), (48, 32, 1, 1), {"strides": [2, 2]}),
         ((1, 32, 4, 5), (32, 16, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
         ((1, 6, 4, 5), (6, 1, 3, 3), {"group": 6}),
+        ((1, 12, 4, 5), (20, 3, 3, 3), {"group": 4, "pads": [1, 1, 1, 1]}),
+        ((1, 64, 4, 5), (32, 8, 2, 2), {"group": 8, "dilations": [1, 2]}),
         ((5, 7), (7, 33), None),  # a product
         ((3, 5, 64), (64, 16), None),
     ],

@@ -17,6 +17,7 @@ from engine_cpu.lowering.checks import check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_geometry import conv_geometry
 from engine_cpu.lowering.elementwise_instructions import Opcode
 from engine_cpu.lowering.elementwise_program import ElementwiseProgram
+from engine_cpu.lowering.integer_groups import CHANNEL_BLOCK
 from engine_cpu.lowering.integer_limits import check_integer_conv
 from engine_cpu.lowering.quantized import (
     PLANAR_CHANNELS,
@@ -46,8 +47,13 @@ class ConvIntegerLowering(OpLowering[ConvSpec]):
         outputs = weights.shape.get_shape()[0]
         if zero is not None and zero.shape.size() not in (1, outputs):
             return Refusal(RefusalCause.SHAPE, f"the zero point of W is {zero.shape}; expected one, or {outputs}")
-        if spec.group > 1 and weights.shape.get_shape()[1] == 1:
-            return Refusal(RefusalCause.ATTRIBUTE, "there is no integer kernel for depthwise convolutions to i32")
+        outputs, inputs = weights.shape.get_shape()[:2]
+        if spec.group > 1 and (inputs % CHANNEL_BLOCK or outputs // spec.group % CHANNEL_BLOCK):
+            return Refusal(
+                RefusalCause.ATTRIBUTE,
+                f"groups of {inputs} input and {outputs // spec.group} output channels; expected multiples of "
+                f"{CHANNEL_BLOCK}",
+            )
         return first_refusal(check_spatial_rank(x), check_steps(spec), check_integer_conv(spec, weights))
 
     def layouts(self, spec: ConvSpec) -> Sequence[LayoutOption]:

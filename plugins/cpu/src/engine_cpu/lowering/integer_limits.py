@@ -10,11 +10,14 @@ from engine.lowering import Refusal, RefusalCause, first_refusal
 from engine.ops.conv import ConvSpec
 from engine.ops.matmul import MatMulSpec
 from engine_cpu.lowering.checks import MAX_TRANSPOSED_STRIDE, check_steps
+from engine_cpu.lowering.integer_groups import CHANNEL_BLOCK, joined_groups
 
 MAX_TERMS: Final = (2**31 - 1) // (255 * 128)
 """Sums of up to this many products of u8 and i8 cannot overflow i32; nor do those of the weights alone."""
-CHANNEL_BLOCK: Final = 16
-"""The number of channels of a group must be a multiple of it, unless each channel is a group."""
+MOST_JOINED: Final = 4
+"""The number of groups that may be computed as one: weights of zero are multiplied, too."""
+_MOST_SPREAD: Final = 21
+"""The vectors of weights of a depthwise kernel of 16 channels whose dilations are filled with zeros."""
 
 
 def check_integer_conv(spec: ConvSpec, weights: Output) -> Refusal | None:
@@ -28,14 +31,21 @@ def check_integer_conv(spec: ConvSpec, weights: Output) -> Refusal | None:
             return Refusal(RefusalCause.ATTRIBUTE, "there is no integer kernel for transposed convolutions in groups")
         return first_refusal(check_steps(spec, MAX_TRANSPOSED_STRIDE), check_terms(math.prod((outputs, *kernel))))
     is_depthwise = inputs == 1 and outputs == spec.group
-    if spec.group > 1 and not is_depthwise and (inputs % CHANNEL_BLOCK or outputs // spec.group % CHANNEL_BLOCK):
-        return Refusal(
-            RefusalCause.ATTRIBUTE,
-            f"groups of {inputs} input and {outputs // spec.group} output channels; expected multiples of "
-            f"{CHANNEL_BLOCK}, or one",
-        )
-    if is_depthwise and spec.group > 1 and any(dilation != 1 for dilation in spec.window(kernel).dilations):
-        return Refusal(RefusalCause.ATTRIBUTE, "there is no integer kernel for dilated depthwise convolutions")
+    if spec.group > 1 and not is_depthwise:
+        count = joined_groups(spec.group, inputs, outputs // spec.group)
+        if count > MOST_JOINED:
+            return Refusal(
+                RefusalCause.ATTRIBUTE,
+                f"groups of {inputs} input and {outputs // spec.group} output channels: {count} of them are whole "
+                f"blocks of {CHANNEL_BLOCK} channels; expected at most {MOST_JOINED}",
+            )
+        inputs *= count
+    if is_depthwise and spec.group > 1:
+        window = spec.window(kernel)
+        *heights, width = ((k - 1) * d + 1 for k, d in zip(kernel, window.dilations, strict=True))
+        is_dilated = any(d != 1 and k != 1 for k, d in zip(kernel, window.dilations, strict=True))
+        if is_dilated and math.prod(heights) * ((width + 6) // 4) > _MOST_SPREAD:
+            return Refusal(RefusalCause.ATTRIBUTE, f"depthwise with dilations {list(window.dilations)}, which is slow")
     return check_terms(math.prod((inputs, *kernel)))
 
 

@@ -25,6 +25,7 @@ from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
 from engine_cpu.lowering.elementwise_instructions import Opcode
 from engine_cpu.lowering.elementwise_program import ElementwiseProgram
 from engine_cpu.lowering.epilogue import activation_attributes
+from engine_cpu.lowering.integer_groups import computed_geometry, computed_weights
 from engine_cpu.lowering.integer_limits import (
     check_integer_conv,
     check_integer_product,
@@ -84,7 +85,8 @@ class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
 
     def lower(self, spec: ConvSpec, b: SegmentBuilder) -> None:
         node = spec.node
-        geometry = conv_geometry(spec, b.shape(node.input_value(0)), b.shape(spec.weights))
+        given = conv_geometry(spec, b.shape(node.input_value(0)), b.shape(spec.weights))
+        geometry = computed_geometry(given)
         operands = _Operands(node, Quantized.of(node), spec.activation, b, int(spec.transposed), geometry)
         layout = b.option(node).inputs[0]
         kernel = _conv_kernel(geometry, layout, b.isa, is_symmetric=not operands.has_zero_points)
@@ -92,7 +94,8 @@ class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
         if kernel == "conv_amx_int8":
             shape["plain"] = int(layout is Layout.PLAIN)
         attributes = {**shape, **operands.epilogue(), "x_zero_point": operands.x_zero_point}
-        packed, pairs_fit = _packed(f"pack_{kernel}", spec.weights, shape, b, is_plain=layout is Layout.PLAIN)
+        geometries, is_plain = (given, geometry), layout is Layout.PLAIN
+        packed, pairs_fit = _packed(f"pack_{kernel}", operands.weights, shape, b, geometries, is_plain=is_plain)
         attributes |= {"pairs_fit": pairs_fit}
         inputs = [unsigned_map(spec, layout, b), packed, *operands.vectors()]
         residual = spec.input(_RESIDUAL)
@@ -139,7 +142,7 @@ class QuantizedMatMulLowering(_QuantizedLowering[MatMulSpec]):
         operands = _Operands(node, Quantized.of(node), spec.activation, b, axis=0 if spec.trans_b else 1)
         b_zeros = int(operands.has_zero_points)
         packing: dict[str, Attribute] = {"n": n, "k": k, "transposed": int(spec.trans_b), "b_zeros": b_zeros}
-        packed, pairs_fit = _packed("pack_gemm_int8", weights, packing, b)
+        packed, pairs_fit = _packed("pack_gemm_int8", [weights], packing, b)
         inputs = [b.input(x), packed, *operands.vectors()]
         if b_zeros:
             inputs.append(operands.factors())
@@ -278,28 +281,28 @@ class _Operands:
         return self.given.weights_zero_point is not None
 
     @property
-    def _weights(self) -> list[Output]:
+    def weights(self) -> list[Output]:
         """The weights, and their zero points if they have any."""
         given = self.given
         return [_output(v) for v in (given.weights, given.weights_zero_point) if v is not None]
 
     def _sums(self) -> Array:
         """The sum of the weights less their zero points, for each output channel or column."""
-        data = self.b.value(self._weights[0])
-        sums = data.sum(axis=tuple(axis for axis in range(data.ndim) if axis != self.axis), dtype=np.int64)
-        if not self.has_zero_points:
-            return sums
-        return sums - data.size // max(1, len(sums)) * self.b.value(self._weights[1]).astype(np.int64)
+        data = self.b.value(self.weights[0])
+        sums: Array = data.sum(axis=tuple(axis for axis in range(data.ndim) if axis != self.axis), dtype=np.int64)
+        if self.has_zero_points:
+            sums -= data.size // max(1, len(sums)) * self.b.value(self.weights[1]).astype(np.int64)
+        return sums
 
     def factors(self) -> int:
         """The buffer of what sums of x are multiplied with: the negative zero points of the weights."""
-        count = self.b.shape(self._weights[0])[self.axis]
+        count = self.b.shape(self.weights[0])[self.axis]
 
         def made() -> Array:
-            points = self.b.value(self._weights[1]).astype(np.int32)
+            points = self.b.value(self.weights[1]).astype(np.int32)
             return in_blocks(-np.broadcast_to(points, (count,)), np.int32)
 
-        return self.b.weights([self._weights[1]], f"factors {count}", made)
+        return self.b.weights([self.weights[1]], f"factors {count}", made)
 
     @property
     def x_zero_point(self) -> int:
@@ -348,7 +351,7 @@ class _Operands:
         if not self.b.is_constant(_output(given.x_scale)) or not self.b.is_constant(_output(given.x_zero_point)):
             return self._computed_vectors()
         units = [given.x_scale, given.middle_scale if given.middle_scale is not None else given.y_scale]
-        sources = [*self._weights, weights_scale, _output(given.x_zero_point)]
+        sources = [*self.weights, weights_scale, _output(given.x_zero_point)]
         sources += [_output(v) for v in units if v is not None]
         key = f"axis {self.axis} {self._first_unit != 1.0} {_output(given.x).element_type.name}"
         if self.geometry is not None and self.geometry.transposed:
@@ -409,7 +412,7 @@ class _Operands:
         def scales() -> Array:
             return in_blocks(np.broadcast_to(b.value(weights_scale), (count,)), np.float32)
 
-        x_type, constant = x_zero_point.element_type, b.weights(self._weights, f"sums {self.axis}", sums)
+        x_type, constant = x_zero_point.element_type, b.weights(self.weights, f"sums {self.axis}", sums)
         made = [computed_start(self.node, b, x_type, b.input(x_zero_point), constant, count)]
         program = ElementwiseProgram()
         attributes = program.attributes([program.op(Opcode.MUL, program.input(f32), program.input(f32))])
@@ -444,12 +447,29 @@ def in_blocks(values: Array, dtype: Any) -> Array:
 
 
 def _packed(
-    kernel: str, weights: Output, attributes: dict[str, Attribute], b: SegmentBuilder, *, is_plain: bool = False
+    kernel: str,
+    sources: list[Output],
+    attributes: dict[str, Attribute],
+    b: SegmentBuilder,
+    geometries: tuple[ConvGeometry, ConvGeometry] | None = None,
+    *,
+    is_plain: bool = False,
 ) -> tuple[int, int]:
-    """The buffer of packed weights, and the attribute `pairs_fit`. `is_plain`: of a convolution with a PLAIN x."""
+    """The buffer of packed weights, and the attribute `pairs_fit`.
+
+    Args:
+        sources: the weights, and their zero points if they have any.
+        geometries: of a convolution: its own, and that of the kernel, whose weights these become.
+        is_plain: of a convolution with a PLAIN x.
+    """
+    weights = sources[0]
+    is_other = geometries is not None and geometries[0] != geometries[1]
     shape = "x".join(map(str, b.shape(weights)))
     groups = attributes.get("groups", 1)
     recipe = f"{kernel} {shape} {groups}{' transposed' if attributes.get('transposed') else ''}"
+    if is_other:
+        assert geometries is not None
+        recipe += f" of {geometries[0].groups} {geometries[0].dilations}"
     if attributes.get("b_zeros"):
         recipe += " without tiles"
     if kernel == "pack_conv_transpose_int8":
@@ -457,12 +477,16 @@ def _packed(
 
     def packing() -> Packing:
         data = b.value(weights)
+        if is_other:
+            assert geometries is not None
+            zero = b.value(sources[1]) if len(sources) > 1 else np.zeros((), np.int8)
+            data = computed_weights(data, zero, *geometries)
         if is_plain:
             data = np.moveaxis(data.reshape(*data.shape[:2], -1, data.shape[-1]), 1, -1)
             data = np.pad(data, [(0, 0)] * 3 + [(0, PLANAR_CHANNELS - data.shape[-1])])
         return Packing(kernel, [np.ascontiguousarray(data)], attributes, isa=b.isa)
 
-    return packed_and_fit([weights], recipe, packing, b)
+    return packed_and_fit(sources if is_other else [weights], recipe, packing, b)
 
 
 def packed_and_fit(

@@ -14,7 +14,6 @@ from engine.ops.spec import OperatorSpec
 from engine.passes.common.quantization_capabilities import PrecisionRestriction, QuantizationCapabilities
 from engine_cpu.lowering.checks import check_spatial_rank, check_steps
 from engine_cpu.lowering.integer_limits import (
-    CHANNEL_BLOCK,
     MAX_TERMS,
     check_integer_conv,
     check_integer_product,
@@ -59,7 +58,6 @@ CAPABILITIES: Final = QuantizationCapabilities(
         PrecisionRestriction(
             operator="Conv",
             symmetric_weights=False,
-            group_multiple=CHANNEL_BLOCK,
             transposed=True,
             max_terms=MAX_TERMS,
             limits=_limits_of_conv,

@@ -1,0 +1,51 @@
+"""Convolutions of integers whose groups or dilations no kernel has, as ones that kernels have: weights get zeros."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from engine_cpu.lowering.conv_geometry import ConvGeometry
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+CHANNEL_BLOCK: Final = 16
+"""The number of channels of a group must be a multiple of it, unless each channel is a group."""
+
+
+def joined_groups(groups: int, inputs: int, outputs: int) -> int:
+    """The number of adjacent groups that are computed as one, whose channels are whole blocks, or all of them."""
+    for count in range(1, groups):
+        if groups % count == 0 and count * inputs % CHANNEL_BLOCK == 0 and count * outputs % CHANNEL_BLOCK == 0:
+            return count
+    return groups
+
+
+def computed_geometry(given: ConvGeometry) -> ConvGeometry:
+    """The convolution that a kernel computes in place of `given`, with weights of zero between and beside its own."""
+    if given.is_depthwise:
+        height, width = ((k - 1) * d + 1 for k, d in zip(given.kernel, given.dilations, strict=True))
+        return replace(given, kernel=(height, width), dilations=(1, 1))
+    if given.transposed or given.has_whole_blocks:
+        return given
+    return replace(given, groups=given.groups // joined_groups(given.groups, given.in_group, given.out_group))
+
+
+def computed_weights(weights: Array, zero: Array, given: ConvGeometry, computed: ConvGeometry) -> Array:
+    """The weights [M, C / group, ...] of `computed`. `zero`: the number that stands for zero, one or [M]."""
+    weights = weights.reshape(*weights.shape[:2], *given.kernel)
+    fill = np.broadcast_to(zero.astype(weights.dtype).reshape(-1, 1, 1, 1), (len(weights), 1, 1, 1))
+    if computed.kernel != given.kernel:
+        spread = np.empty((*weights.shape[:2], *computed.kernel), weights.dtype)
+        spread[:] = fill
+        spread[:, :, :: given.dilations[0], :: given.dilations[1]] = weights
+        return spread
+    count, inputs = given.groups // computed.groups, given.in_group
+    wide = np.empty((len(weights), count * inputs, *given.kernel), weights.dtype)
+    wide[:] = fill
+    for group in range(given.groups):
+        own = slice(group * given.out_group, (group + 1) * given.out_group)
+        wide[own, group % count * inputs : (group % count + 1) * inputs] = weights[own]
+    return wide
