@@ -460,6 +460,8 @@ def test_squeeze_and_excitation_stays_in_codes() -> None:
     ((1, 3, 33, 31), (24, 3, 10, 10), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
     ((1, 64, 9, 9), (64, 32, 3, 3), {"group": 2, "pads": [2, 0, 1, 1]}),
     ((2, 70, 50), (20, 70, 5), {"strides": [2], "pads": [2, 1]}),
+    ((1, 48, 6, 5), (36, 12, 3, 3), {"group": 4, "pads": [1, 1, 1, 1]}),  # computed as one group
+    ((2, 64, 5, 6), (64, 8, 1, 2), {"group": 8}),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("kinds", [(u8, i8), (i8, u8), (u8, u8)], ids=str)
 def test_integer_convolutions(
