@@ -309,7 +309,7 @@ def test_integer_products_with_zero_points_of_rows_and_columns() -> None:
     check_bytes(integer_product(a, b, *zeros), a, b, fused="MatMulInteger")
 
 
-@pytest.mark.parametrize("zero", [None, np.array(0, np.uint8), np.array(77, np.uint8)], ids=str)
+@pytest.mark.parametrize("zero", [None, np.array(0, np.uint8), np.array(77, np.uint8), np.arange(33, dtype=np.uint8)])
 def test_integer_products_with_asymmetric_weights(zero: Array) -> None:
     a = Parameter(u8, (2, 7, 300), "a")
     b = Constant(random(7).integers(0, 256, (300, 33)).astype(np.uint8))

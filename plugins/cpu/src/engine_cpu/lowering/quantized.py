@@ -158,15 +158,18 @@ class QuantizedMatMulLowering(_QuantizedLowering[MatMulSpec]):
 
 @lowers("MatMulInteger")
 class MatMulIntegerLowering(OpLowering[OperatorSpec]):
-    """Sums of i32: products with one constant matrix that is symmetric, or of any two matrices."""
+    """Sums of i32: products with one constant matrix, or of any two matrices."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return None if _why_unpacked(spec) is None else _why_no_product(spec)
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         if _why_unpacked(spec) is None:
-            self._lower_packed(spec, b)
-            return
+            # Only kernels that pack B during the inference use tiles if it has zero points.
+            has_tiles = has_feature(b.isa, "amx_int8") and _why_no_product(spec) is None
+            if not (has_tiles and _has_zero_points(spec)):
+                self._lower_packed(spec, b)
+                return
         node, zeros = spec.node, []
         attributes: dict[str, Attribute] = {"y": "i32"}
         for name, index in (("a_zeros", 2), ("b_zeros", 3)):
@@ -179,24 +182,33 @@ class MatMulIntegerLowering(OpLowering[OperatorSpec]):
         node = spec.node
         x, weights = node.input_value(0), node.input_value(1)
         k, n = b.shape(weights)
-        packing: dict[str, Attribute] = {"n": n, "k": k}
+        b_zero, has_zero_points = spec.input(3), _has_zero_points(spec)
+        sources = [weights] if b_zero is None or not has_zero_points else [weights, b_zero]
+        packing: dict[str, Attribute] = {"n": n, "k": k, "b_zeros": int(has_zero_points)}
 
-        def signed() -> Array:
-            data = b.value(weights)
+        def signed(data: Array) -> Array:
             return data if data.dtype == np.int8 else (data.astype(np.int16) - _UNSIGNED).astype(np.int8)
 
+        def points() -> Array:
+            given = np.zeros((), weights.element_type.numpy) if b_zero is None else b.value(b_zero)
+            return np.broadcast_to(signed(given).reshape(-1), (n,)).astype(np.int32)
+
         def packed() -> Packing:
-            return Packing("pack_gemm_int8", [np.ascontiguousarray(signed())], packing, isa=b.isa)
+            return Packing("pack_gemm_int8", [np.ascontiguousarray(signed(b.value(weights)))], packing, isa=b.isa)
 
         def sums() -> Array:
-            return in_blocks(-signed().sum(axis=0, dtype=np.int32), np.int32)
+            total = signed(b.value(weights)).sum(axis=0, dtype=np.int32)
+            return in_blocks((k * points() if has_zero_points else 0) - total, np.int32)
 
         zero = spec.input(2)
         zero_point = b.constant(np.zeros(1, x.element_type.numpy)) if zero is None else b.input(zero)
-        start = computed_start(node, b, x.element_type, zero_point, b.weights([weights], "integer sums", sums), n)
+        start = computed_start(node, b, x.element_type, zero_point, b.weights(sources, "integer sums", sums), n)
         ones = b.constant(np.ones(padded_channels(n), np.float32))  # not used by results of i32
-        buffer, pairs_fit = packed_and_fit([weights], f"integer {n}x{k}", packed, b)
+        recipe = f"integer {n}x{k}{' without tiles' if has_zero_points else ''}"
+        buffer, pairs_fit = packed_and_fit([weights], recipe, packed, b)
         inputs = [b.input(x), buffer, start, ones]
+        if has_zero_points:
+            inputs.append(b.weights(sources, f"factors {n}", lambda: in_blocks(-points(), np.int32)))
         attributes: dict[str, Attribute] = {**packing, "m": math.prod(b.shape(x)[:-1]), "y": "i32"}
         attributes |= {"a_signed": int(x.element_type is i8), "pairs_fit": pairs_fit}
         b.step(node, "gemm_int8", inputs, [b.output(spec.output())], **attributes)
@@ -209,15 +221,21 @@ def _why_unpacked(spec: OperatorSpec) -> Refusal | None:
     assert weights is not None
     if not isinstance(weights.node, Constant) or not isinstance(b_zero.node if b_zero else weights.node, Constant):
         return Refusal(RefusalCause.CONSTANT, "B or its zero point is computed; expected constants")
-    center = _UNSIGNED if weights.element_type is u8 else 0
-    points = np.zeros(()) if b_zero is None else b_zero.node.data  # type: ignore[attr-defined]
-    if not (points == center).all():
-        return Refusal(RefusalCause.ATTRIBUTE, f"the zero point of B is not {center} everywhere")
     if a.shape.rank.is_dynamic or a.shape.rank.min < 2 or len(weights.shape) != 2:
         return Refusal(RefusalCause.RANK, f"A is {a.shape}, B is {weights.shape}; expected rows and a matrix")
     if a_zero is not None and (not a_zero.shape.is_static or a_zero.shape.size() != 1):
         return Refusal(RefusalCause.SHAPE, f"the zero point of A is {a_zero.shape}; expected one number")
-    return check_terms(weights.shape.get_shape()[0])
+    k, n = weights.shape.get_shape()
+    if b_zero is not None and b_zero.shape.size() not in (1, n):
+        return Refusal(RefusalCause.SHAPE, f"the zero point of B is {b_zero.shape}; expected one, or {n}")
+    return check_terms(k)
+
+
+def _has_zero_points(spec: OperatorSpec) -> bool:
+    """Whether constant weights have zero points other than 0 as i8, or 128 as u8."""
+    weights, zero = spec.node.input_value(1), spec.input(3)
+    points = np.zeros(()) if zero is None else zero.node.data  # type: ignore[attr-defined]
+    return bool((points != (_UNSIGNED if weights.element_type is u8 else 0)).any())
 
 
 def _why_no_product(spec: OperatorSpec) -> Refusal | None:
