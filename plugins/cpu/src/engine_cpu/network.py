@@ -35,7 +35,7 @@ from engine_cpu.instruction_sets import kernels_of, needed_isa, why_lower
 from engine_cpu.length_report import describe_lengths
 from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.machine import Machine
-from engine_cpu.precision import is_accurate, precision_of, remark_on
+from engine_cpu.precision import is_accurate, multiplies_bytes, precision_of, remark_on
 from engine_cpu.program import Program
 from engine_cpu.programs import Programs
 from engine_cpu.properties import (
@@ -110,7 +110,11 @@ class CpuNetwork(GraphNetwork):
         precision = precision_of(config, machine.isa, is_here=machine.is_here)
         rounds_weights = config[INFERENCE_PRECISION_HINT] != precision
         prepared = prepare_model(
-            model, config[DYNAMIC_QUANTIZATION_GROUP_SIZE], is_accurate=accurate, rounds_weights=rounds_weights
+            model,
+            config[DYNAMIC_QUANTIZATION_GROUP_SIZE],
+            is_accurate=accurate,
+            rounds_weights=rounds_weights,
+            keeps_codes=precision == "f32" and not rounds_weights and multiplies_bytes(machine.isa),
         )
         if repeatable:
             check_repeatable(network.name, prepared)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, Final
 
 from engine.errors import PropertyError
-from engine.native import ProductRates, has_feature, product_rates
+from engine.native import ProductRates, features, has_feature, product_rates
 from engine.plugin_api import Config, Property
 from engine_cpu.properties import (
     DYNAMIC_QUANTIZATION_GROUP_SIZE,
@@ -23,6 +23,7 @@ _INEXACT: Final[tuple[Property[Any], ...]] = (
     KV_CACHE_PRECISION,
     DYNAMIC_QUANTIZATION_GROUP_SIZE,
 )
+_BYTE_PRODUCTS: Final = frozenset({"avxvnni", "vnni", "amx_int8", "dotprod", "i8mm"})
 _MIN_GAIN: Final = 1.2
 """The ratio of the rates from which a network in bf16, which also converts, is not slower than in f32."""
 
@@ -84,6 +85,11 @@ def why_not_bf16(isa: str, rates: ProductRates | None) -> str | None:
     if rates.bf16 < _MIN_GAIN * rates.f32:
         return f"multiplies bf16 {rates.bf16 / rates.f32:.1f} times as fast as f32"
     return None
+
+
+def multiplies_bytes(isa: str) -> bool:
+    """Whether products of 8-bit integers are several times as fast as products of f32 with an instruction set."""
+    return not _BYTE_PRODUCTS.isdisjoint(features(isa))
 
 
 def _refusal(isa: str, *, is_here: bool) -> str | None:

@@ -23,18 +23,25 @@ from engine_cpu.passes.quantized_forms import CAPABILITIES
 
 
 def prepare_model(
-    model: Model, group_size: int = 0, *, is_accurate: bool = False, rounds_weights: bool = False
+    model: Model,
+    group_size: int = 0,
+    *,
+    is_accurate: bool = False,
+    rounds_weights: bool = False,
+    keeps_codes: bool = False,
 ) -> CpuGraph:
     """A transformed and folded copy of `model`, with the decisions for its nodes.
 
     `group_size`: the value of `DYNAMIC_QUANTIZATION_GROUP_SIZE`. `is_accurate`: activations are not rounded even if the
     model permits it. `rounds_weights`: large weights are rounded to bf16, see `WeightRounding`.
+    `keeps_codes`: products with weights of 8 bits are not slower than with f32, see `DequantizationRecognition`.
     """
-    if is_accurate:
-        return prepare(model, LOWERINGS, _ACCURATE)
-    return prepare(model, LOWERINGS, _rounding(group_size, rounds_weights) if group_size or rounds_weights else PASSES)
+    return prepare(model, LOWERINGS, _pipeline(group_size, is_accurate, rounds_weights, keeps_codes))
 
 
+_CODES: Final = (
+    "engine_cpu.passes.dequantization_recognition.DequantizationRecognition", "Cast", "Mul", "Gather|Gemm|MatMul"
+)  # fmt: skip
 _TRANSPOSED: Final = (
     "engine_cpu.passes.transposed_product_fusion.TransposedProductFusion", "Transpose", "Gemm|MatMul|engine.FusedMatMul"
 )  # fmt: skip
@@ -123,23 +130,21 @@ KNOWN_PASSES: Final = PassPipeline(_register_known)
 """The passes that the device runs on a model of unknown lengths once they are known."""
 
 
-def _register_accurate(manager: Manager) -> None:
-    from engine_cpu.passes.activation_rounding import ActivationRetention
-
-    _register(manager)
-    manager.register_pass(ActivationRetention)
-
-
-_ACCURATE: Final = PassPipeline(_register_accurate)
-"""The same, and no product rounds activations."""
-
-
 @cache
-def _rounding(group_size: int, rounds_weights: bool) -> PassPipeline:
-    """The same, and products that round activations, or whose weights are rounded."""
+def _pipeline(group_size: int, is_accurate: bool, rounds_weights: bool, keeps_codes: bool) -> PassPipeline:
+    """`PASSES`, with those that these choices need."""
+    if not (group_size or is_accurate or rounds_weights or keeps_codes):
+        return PASSES
 
     def register(manager: Manager) -> None:
+        if keeps_codes:
+            manager.register_pass(LatePass(*_CODES))
         _register(manager)
+        if is_accurate:
+            from engine_cpu.passes.activation_rounding import ActivationRetention
+
+            manager.register_pass(ActivationRetention)
+            return
         if group_size:
             from engine_cpu.passes.activation_rounding import ActivationRounding
 
