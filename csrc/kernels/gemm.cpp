@@ -209,6 +209,8 @@ Tiles cut(const GemmArgs& args) {
   tiles.pixels = args.shape.m / tiles.rows;
   tiles.wide = args.shape.m % tiles.rows;
   tiles.block = args.tiling.tile_block > 0 ? min64(args.tiling.tile_block, tiles.rows) : tiles.rows;
+  // The order is the same, and a block takes as long to begin as a tile with a short K.
+  if (tiles.columns == 1) tiles.block = tiles.rows;
   const std::int64_t whole = args.shape.k > 0 ? args.shape.k : 1;
   tiles.depth = args.tiling.depth > 0 ? args.tiling.depth : whole;
   const PixelStep step = args.a.layout == MatrixLayout::kBlocked ? PixelStep::kBlocked1 : PixelStep::kRows;
@@ -324,7 +326,17 @@ ENGINE_INLINE void ask_for_next(const Section& section, const ColumnPart& part, 
   prefetch_part(call, next.weights, next.width * bytes / 4, next.depth, index, section.rows);
 }
 
-void run_tile(const Section& section, const ColumnPart& part, std::int64_t in_block) {
+// Whether a tile of a single vector, some of whose columns do not exist, may write whole vectors: the rows of C follow
+// each other, and the same worker then writes those that the ends of the vectors reach into. Vectors are written in the
+// order of the rows, and not read again.
+ENGINE_INLINE bool may_spill(const Section& section, const ColumnPart& part) {
+  const GemmArgs& args = *section.walk->args;
+  const std::int64_t n = args.shape.n;
+  return part.width == kLanes && args.c.row == n && section.tiles->pixels * n >= kLanes - n &&
+         part.depth == args.shape.k && !section.matrix.residual && args.epilogue.activation == Activation::kClip;
+}
+
+void run_tile(const Section& section, const ColumnPart& part, std::int64_t in_block, bool is_followed) {
   const Walk& walk = *section.walk;
   const Tiles& tiles = *section.tiles;
   const Matrix& matrix = section.matrix;
@@ -368,7 +380,7 @@ void run_tile(const Section& section, const ColumnPart& part, std::int64_t in_bl
   const TileFn tile = (is_tail ? tiles.tail : tiles.full)[more];
   const bool is_partial = valid < part.width && (args.c.layout == MatrixLayout::kRows ||
                                                  (matrix.residual && args.residual.layout == MatrixLayout::kRows));
-  if (is_partial)
+  if (is_partial && !(is_followed && may_spill(section, part)))
     run_partial(walk, tile, call, pixels, part.width, valid);
   else
     tile(call);
@@ -384,7 +396,7 @@ void run_section(const Section& section) {
       ColumnPart part = column_part(section, at / section.rows, from);
       if (!section.tiles->narrow_full) widen(*section.walk, part);
       const std::int64_t column_end = min64(section.end, (part.tile + 1) * section.rows);
-      for (; at < column_end; ++at) run_tile(section, part, at % section.rows);
+      for (; at < column_end; ++at) run_tile(section, part, at % section.rows, at + 1 < section.end);
     }
     from += section.tiles->depth;
   } while (from < k);
