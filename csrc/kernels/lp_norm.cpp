@@ -1,4 +1,5 @@
-// l1_norm_f32, l2_norm_f32: y = x / norm over the axis of [outer, axis, inner]; 0 if the norm is 0.
+// l1_norm_f32, l2_norm_f32, max_norm_f32 (the greatest value): y = x / norm over the axis of [outer, axis, inner];
+// x / `zero` if the norm is 0.
 //
 // Operands: x, y; float alignment; y may be x. Split over rows, or over runs of columns if inner > 1.
 #include "kernels/lp_norm.hpp"
@@ -13,41 +14,63 @@ using namespace simd;
 
 constexpr int kUnroll = 4;
 
-template <bool kSquares>
+enum class Norm { kMax, kL1, kL2 };
+
+template <Norm kNorm>
 ENGINE_INLINE Vec add_term(Vec x, Vec total) {
-  return kSquares ? fma(x, x, total) : total + abs(x);
+  if (kNorm == Norm::kMax)  // each gives its second argument beside a NaN; other results are equal
+    return (Vec)((VecInt)max(total, x) | (VecInt)max(x, total));
+  return kNorm == Norm::kL2 ? fma(x, x, total) : total + abs(x);
 }
 
-// The norm; +inf instead of zero, which makes every quotient 0.
-template <bool kSquares>
-ENGINE_INLINE Vec norm_of(Vec total) {
-  if (kSquares) total = square_root(total);
-  return total == 0.0f ? broadcast(__builtin_inff()) : total;
+// What the sums begin with, and what missing lanes count as.
+template <Norm kNorm>
+ENGINE_INLINE Vec neutral() {
+  return kNorm == Norm::kMax ? broadcast(-__builtin_inff()) : zero();
 }
 
-template <bool kSquares>
-void normalize_row(const float* x, float* y, std::int64_t count) {
-  Vec total[kUnroll] = {};
+template <Norm kNorm>
+ENGINE_INLINE Vec norm_of(Vec total, float zero) {
+  if (kNorm == Norm::kL2) total = square_root(total);
+  return total == 0.0f ? broadcast(zero) : total;
+}
+
+template <Norm kNorm>
+ENGINE_INLINE Vec add_all(const Vec (&total)[kUnroll]) {
+  if (kNorm != Norm::kMax) return add_lanes((total[0] + total[1]) + (total[2] + total[3]));
+  alignas(64) static constexpr std::int32_t kOrder[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const VecInt order = *reinterpret_cast<const VecInt*>(kOrder);
+  Vec most = add_term<kNorm>(add_term<kNorm>(total[0], total[1]), add_term<kNorm>(total[2], total[3]));
+  for (int half = kLanes / 2; half > 0; half /= 2) most = add_term<kNorm>(ENGINE_SHUFFLE(most, (order ^ half)), most);
+  return most;
+}
+
+template <Norm kNorm>
+void normalize_row(const float* x, float* y, std::int64_t count, float zero_norm) {
+  Vec total[kUnroll];
+  for (int u = 0; u < kUnroll; ++u) total[u] = neutral<kNorm>();
   std::int64_t i = 0;
   for (; i + kUnroll * kLanes <= count; i += kUnroll * kLanes)
-    for (int u = 0; u < kUnroll; ++u) total[u] = add_term<kSquares>(load(x + i + u * kLanes), total[u]);
-  for (; i + kLanes <= count; i += kLanes) total[0] = add_term<kSquares>(load(x + i), total[0]);
-  if (i < count) total[1] = add_term<kSquares>(load_partial(x + i, count - i, zero()), total[1]);
-  const Vec norm = norm_of<kSquares>(add_lanes((total[0] + total[1]) + (total[2] + total[3])));
+    for (int u = 0; u < kUnroll; ++u) total[u] = add_term<kNorm>(load(x + i + u * kLanes), total[u]);
+  for (; i + kLanes <= count; i += kLanes) total[0] = add_term<kNorm>(load(x + i), total[0]);
+  if (i < count) total[1] = add_term<kNorm>(load_partial(x + i, count - i, neutral<kNorm>()), total[1]);
+  const Vec norm = norm_of<kNorm>(add_all<kNorm>(total), zero_norm);
   for (i = 0; i + kLanes <= count; i += kLanes) store(y + i, load(x + i) / norm);
   if (i < count) store_partial(y + i, load_partial(x + i, count - i, zero()) / norm, count - i);
 }
 
 // Vectors of adjacent columns, whose elements are `step` floats apart; `count` lanes if kVectors is 1.
-template <bool kSquares, int kVectors>
-void normalize_columns(const float* x, float* y, std::int64_t axis, std::int64_t step, std::int64_t count) {
+template <Norm kNorm, int kVectors>
+void normalize_columns(const float* x, float* y, std::int64_t axis, std::int64_t step, std::int64_t count,
+                       float zero_norm) {
   const auto read = [count](const float* from, int v) {
-    return kVectors == 1 ? load_partial(from, count, zero()) : load(from + v * kLanes);
+    return kVectors == 1 ? load_partial(from, count, neutral<kNorm>()) : load(from + v * kLanes);
   };
-  Vec norm[kVectors] = {};
+  Vec norm[kVectors];
+  for (int v = 0; v < kVectors; ++v) norm[v] = neutral<kNorm>();
   for (std::int64_t k = 0; k < axis; ++k)
-    for (int v = 0; v < kVectors; ++v) norm[v] = add_term<kSquares>(read(x + k * step, v), norm[v]);
-  for (int v = 0; v < kVectors; ++v) norm[v] = norm_of<kSquares>(norm[v]);
+    for (int v = 0; v < kVectors; ++v) norm[v] = add_term<kNorm>(read(x + k * step, v), norm[v]);
+  for (int v = 0; v < kVectors; ++v) norm[v] = norm_of<kNorm>(norm[v], zero_norm);
   for (std::int64_t k = 0; k < axis; ++k)
     for (int v = 0; v < kVectors; ++v) {
       const Vec value = read(x + k * step, v) / norm[v];
@@ -58,7 +81,7 @@ void normalize_columns(const float* x, float* y, std::int64_t axis, std::int64_t
     }
 }
 
-template <bool kSquares>
+template <Norm kNorm>
 void lp_norm(const void* raw, void* const* buffers, const KernelContext& context) {
   const auto& args = *static_cast<const LpNormArgs*>(raw);
   const auto* x = static_cast<const float*>(buffers[0]);
@@ -66,7 +89,7 @@ void lp_norm(const void* raw, void* const* buffers, const KernelContext& context
   if (args.inner == 1) {
     const WorkRange range = split_work(args.outer, context.worker, context.workers);
     for (std::int64_t i = range.begin; i < range.end; ++i)
-      normalize_row<kSquares>(x + i * args.axis, y + i * args.axis, args.axis);
+      normalize_row<kNorm>(x + i * args.axis, y + i * args.axis, args.axis, args.zero);
     return;
   }
   const std::int64_t runs = (args.inner + kLpNormColumns - 1) / kLpNormColumns;
@@ -76,15 +99,17 @@ void lp_norm(const void* raw, void* const* buffers, const KernelContext& context
     const std::int64_t at = i / runs * args.axis * args.inner;
     std::int64_t c = begin;
     for (; c + kUnroll * kLanes <= end; c += kUnroll * kLanes)
-      normalize_columns<kSquares, kUnroll>(x + at + c, y + at + c, args.axis, args.inner, kLanes);
+      normalize_columns<kNorm, kUnroll>(x + at + c, y + at + c, args.axis, args.inner, kLanes, args.zero);
     for (; c < end; c += kLanes)
-      normalize_columns<kSquares, 1>(x + at + c, y + at + c, args.axis, args.inner, min64(kLanes, end - c));
+      normalize_columns<kNorm, 1>(x + at + c, y + at + c, args.axis, args.inner, min64(kLanes, end - c), args.zero);
   }
 }
 
 }  // namespace
 
-extern const KernelEntry lp_norm_kernels[] = {
-    {"l1_norm_f32", lp_norm<false>, nullptr}, {"l2_norm_f32", lp_norm<true>, nullptr}, {nullptr, nullptr, nullptr}};
+extern const KernelEntry lp_norm_kernels[] = {{"l1_norm_f32", lp_norm<Norm::kL1>, nullptr},
+                                              {"l2_norm_f32", lp_norm<Norm::kL2>, nullptr},
+                                              {"max_norm_f32", lp_norm<Norm::kMax>, nullptr},
+                                              {nullptr, nullptr, nullptr}};
 
 }  // namespace engine::ENGINE_ISA_NS

@@ -10,6 +10,7 @@ constexpr std::int64_t kLpNormColumns = 64;
 
 struct LpNormArgs {
   std::int64_t outer, axis, inner;
+  float zero;  // what a norm of zero is replaced by
 };
 
 }  // namespace engine

@@ -9,49 +9,11 @@
 
 #include <cmath>
 
+#include "kernels/row_products.hpp"
 #include "simd/vec.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
-
-template <class C>
-struct Lanes {
-  typedef C Vector __attribute__((vector_size(simd::kVectorBytes)));
-  typedef C Unaligned __attribute__((vector_size(simd::kVectorBytes), aligned(sizeof(C)), may_alias));
-  static constexpr int kCount = simd::kVectorBytes / sizeof(C);
-  static constexpr int kVectors = kSupportBlock / kCount;
-  static ENGINE_ALWAYS_INLINE Vector load(const C* from) { return *reinterpret_cast<const Unaligned*>(from); }
-  static ENGINE_ALWAYS_INLINE void store(C* to, Vector value) { *reinterpret_cast<Unaligned*>(to) = value; }
-};
-
-ENGINE_INLINE simd::Vec add_product(simd::Vec a, simd::Vec b, simd::Vec sum) {
-  return simd::fma(a, b, sum);
-}
-ENGINE_INLINE Lanes<double>::Vector add_product(Lanes<double>::Vector a, Lanes<double>::Vector b,
-                                                Lanes<double>::Vector sum) {
-  return a * b + sum;
-}
-
-// The products, or squared distances, of kRows rows and the 16 vectors of a block.
-template <class C, int kRows, bool is_distance>
-ENGINE_NOINLINE void compare(const C* vectors, const C* x, std::int64_t features, C* found) {
-  using L = Lanes<C>;
-  typename L::Vector total[kRows][L::kVectors] = {};
-  for (std::int64_t f = 0; f < features; ++f) {
-    typename L::Vector vector[L::kVectors];
-    for (int i = 0; i < L::kVectors; ++i) vector[i] = L::load(vectors + f * kSupportBlock + i * L::kCount);
-    for (int row = 0; row < kRows; ++row) {
-      const typename L::Vector value = x[row * features + f] - typename L::Vector{};
-      for (int i = 0; i < L::kVectors; ++i) {
-        const typename L::Vector difference = vector[i] - value;
-        total[row][i] = is_distance ? add_product(difference, difference, total[row][i])
-                                    : add_product(vector[i], value, total[row][i]);
-      }
-    }
-  }
-  for (int row = 0; row < kRows; ++row)
-    for (int i = 0; i < L::kVectors; ++i) L::store(found + row * kSupportBlock + i * L::kCount, total[row][i]);
-}
 
 template <class V>
 ENGINE_INLINE V power(V base, std::int64_t degree) {
@@ -64,16 +26,16 @@ ENGINE_INLINE V power(V base, std::int64_t degree) {
 }
 
 ENGINE_INLINE void exponential(float* values) {
-  for (int i = 0; i < kSupportBlock; i += simd::kLanes) simd::store(values + i, simd::exp(simd::load(values + i)));
+  for (int i = 0; i < kRowBlock; i += simd::kLanes) simd::store(values + i, simd::exp(simd::load(values + i)));
 }
 ENGINE_INLINE void exponential(double* values) {
-  for (int i = 0; i < kSupportBlock; ++i) values[i] = exp(values[i]);
+  for (int i = 0; i < kRowBlock; ++i) values[i] = exp(values[i]);
 }
 ENGINE_INLINE void hyperbolic(float* values) {
-  for (int i = 0; i < kSupportBlock; i += simd::kLanes) simd::store(values + i, simd::tanh(simd::load(values + i)));
+  for (int i = 0; i < kRowBlock; i += simd::kLanes) simd::store(values + i, simd::tanh(simd::load(values + i)));
 }
 ENGINE_INLINE void hyperbolic(double* values) {
-  for (int i = 0; i < kSupportBlock; ++i) values[i] = tanh(values[i]);
+  for (int i = 0; i < kRowBlock; ++i) values[i] = tanh(values[i]);
 }
 
 // The kernels of products or distances of one row, and 0 behind `count`: a padded vector may have an infinite one.
@@ -81,18 +43,18 @@ template <class C>
 void apply(const SupportArgs& args, std::int64_t count, C* values) {
   const C gamma = static_cast<C>(args.gamma), coef0 = static_cast<C>(args.coef0);
   if (args.kernel == SupportKernel::kRbf) {
-    for (int i = 0; i < kSupportBlock; ++i) values[i] *= -gamma;
+    for (int i = 0; i < kRowBlock; ++i) values[i] *= -gamma;
     exponential(values);
   } else if (args.kernel != SupportKernel::kLinear) {
-    for (int i = 0; i < kSupportBlock; ++i) values[i] = values[i] * gamma + coef0;
+    for (int i = 0; i < kRowBlock; ++i) values[i] = values[i] * gamma + coef0;
     if (args.kernel == SupportKernel::kSigmoid) {
       hyperbolic(values);
     } else {
       using L = Lanes<C>;
-      for (int i = 0; i < kSupportBlock; i += L::kCount) L::store(values + i, power(L::load(values + i), args.degree));
+      for (int i = 0; i < kRowBlock; i += L::kCount) L::store(values + i, power(L::load(values + i), args.degree));
     }
   }
-  for (std::int64_t i = count; i < kSupportBlock; ++i) values[i] = 0;
+  for (std::int64_t i = count; i < kRowBlock; ++i) values[i] = 0;
 }
 
 // Adds the kernels of the rows and one block to their 16 partial sums for each coefficient.
@@ -100,17 +62,17 @@ template <class C, int kRows>
 void add_block(const SupportArgs& args, const C* vectors, const C* coefficients, std::int64_t count, const C* x,
                C* partial) {
   using L = Lanes<C>;
-  alignas(64) C found[kRows * kSupportBlock];
+  alignas(64) C found[kRows * kRowBlock];
   if (args.kernel == SupportKernel::kRbf)
-    compare<C, kRows, true>(vectors, x, args.features, found);
+    row_products<C, kRows, true>(vectors, x, args.features, found);
   else
-    compare<C, kRows, false>(vectors, x, args.features, found);
+    row_products<C, kRows, false>(vectors, x, args.features, found);
   for (int row = 0; row < kRows; ++row) {
-    C* values = found + row * kSupportBlock;
+    C* values = found + row * kRowBlock;
     apply(args, count, values);
-    C* sums = partial + row * args.coefficients * kSupportBlock;
-    for (std::int64_t at = 0; at < args.coefficients * kSupportBlock; at += kSupportBlock)
-      for (int i = 0; i < kSupportBlock; i += L::kCount) {
+    C* sums = partial + row * args.coefficients * kRowBlock;
+    for (std::int64_t at = 0; at < args.coefficients * kRowBlock; at += kRowBlock)
+      for (int i = 0; i < kRowBlock; i += L::kCount) {
         const auto sum = add_product(L::load(coefficients + at + i), L::load(values + i), L::load(sums + at + i));
         L::store(sums + at + i, sum);
       }
@@ -129,25 +91,25 @@ struct Machine {
 // sums [rows, classes, coefficients] of the rows x [rows, features].
 template <class C>
 void sum_rows(const SupportArgs& args, const Machine<C>& machine, std::int64_t rows, const C* x, C* partial, C* sums) {
-  const std::int64_t each = args.coefficients * kSupportBlock;
+  const std::int64_t each = args.coefficients * kRowBlock;
   std::int64_t block = 0;
   for (std::int64_t k = 0; k < args.classes; ++k) {
     for (std::int64_t i = 0; i < rows * each; ++i) partial[i] = 0;
-    for (std::int64_t rest = machine.spans[k]; rest > 0 && block < args.blocks; rest -= kSupportBlock, ++block) {
-      const C* vectors = machine.vectors + block * args.features * kSupportBlock;
+    for (std::int64_t rest = machine.spans[k]; rest > 0 && block < args.blocks; rest -= kRowBlock, ++block) {
+      const C* vectors = machine.vectors + block * args.features * kRowBlock;
       const C* coefficients = machine.coefficients + block * each;
-      const std::int64_t count = min64(rest, kSupportBlock);
+      const std::int64_t count = min64(rest, kRowBlock);
       std::int64_t row = 0;
-      for (; row + kSupportRows <= rows; row += kSupportRows)
-        add_block<C, kSupportRows>(args, vectors, coefficients, count, x + row * args.features, partial + row * each);
+      for (; row + kRowGroup <= rows; row += kRowGroup)
+        add_block<C, kRowGroup>(args, vectors, coefficients, count, x + row * args.features, partial + row * each);
       for (; row < rows; ++row)
         add_block<C, 1>(args, vectors, coefficients, count, x + row * args.features, partial + row * each);
     }
     for (std::int64_t row = 0; row < rows; ++row)
       for (std::int64_t i = 0; i < args.coefficients; ++i) {
-        const C* lanes = partial + (row * args.coefficients + i) * kSupportBlock;
+        const C* lanes = partial + (row * args.coefficients + i) * kRowBlock;
         C total = 0;
-        for (int lane = 0; lane < kSupportBlock; ++lane) total += lanes[lane];
+        for (int lane = 0; lane < kRowBlock; ++lane) total += lanes[lane];
         sums[(row * args.classes + k) * args.coefficients + i] = total;
       }
   }
@@ -228,12 +190,6 @@ void write_probabilities(const SupportArgs& args, const Machine<C>& machine, con
   for (std::int64_t k = 0; k < classes; ++k) scores[k] = static_cast<float>(found[k]);
 }
 
-template <class In, class C>
-void read_rows(const void* from, std::int64_t begin, std::int64_t count, C* to) {
-  const In* x = static_cast<const In*>(from) + begin;
-  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<C>(x[i]);
-}
-
 template <class C>
 void run_rows(const SupportArgs& args, void* const* buffers, const KernelContext& context) {
   const bool has_labels = args.mode == SupportMode::kVote || args.mode == SupportMode::kProbability;
@@ -255,10 +211,7 @@ void run_rows(const SupportArgs& args, void* const* buffers, const KernelContext
   const WorkRange range = split_work(args.rows, context.worker, context.workers);
   for (std::int64_t begin = range.begin; begin < range.end; begin += args.chunk) {
     const std::int64_t rows = min64(args.chunk, range.end - begin), at = begin * args.features;
-    if (args.type == ElementCode::kF32) read_rows<float>(buffers[0], at, rows * args.features, x);
-    if (args.type == ElementCode::kF64) read_rows<double>(buffers[0], at, rows * args.features, x);
-    if (args.type == ElementCode::kI32) read_rows<std::int32_t>(buffers[0], at, rows * args.features, x);
-    if (args.type == ElementCode::kI64) read_rows<std::int64_t>(buffers[0], at, rows * args.features, x);
+    read_rows(args.type, buffers[0], at, rows * args.features, x);
     sum_rows(args, machine, rows, x, partial, sums);
     for (std::int64_t row = 0; row < rows; ++row) {
       float* result = scores + (begin + row) * args.columns;

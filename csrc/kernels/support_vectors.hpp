@@ -3,11 +3,10 @@
 
 #include "kernels/codes.hpp"
 #include "kernels/kernel.hpp"
+#include "kernels/row_blocks.hpp"
 
 namespace engine {
 
-constexpr std::int64_t kSupportBlock = 16;  // support vectors that are stored side by side
-constexpr std::int64_t kSupportRows = 4;    // rows that a block of vectors is read for at once
 constexpr std::int64_t kSupportChunk = 32;  // rows that a worker takes through all vectors, at most
 constexpr std::int64_t kLargestDegree = 16;
 
@@ -43,7 +42,7 @@ static inline SupportScratch support_scratch(const SupportArgs& args) {
   const bool has_probabilities = args.mode == SupportMode::kProbability;
   const std::int64_t votes = args.classes;
   return {votes + (has_probabilities ? 2 * args.classes * (args.classes + 1) : 0), args.chunk * args.features,
-          args.chunk * args.classes * args.coefficients, args.chunk * args.coefficients * kSupportBlock, args.pairs};
+          args.chunk * args.classes * args.coefficients, args.chunk * args.coefficients * kRowBlock, args.pairs};
 }
 
 }  // namespace engine

@@ -12,6 +12,7 @@
 
 #include <cmath>
 
+#include "kernels/class_scores.hpp"
 #include "simd/isa.hpp"
 
 namespace engine::ENGINE_ISA_NS {
@@ -168,65 +169,6 @@ void tree_sums(const void* raw_args, void* const* buffers, const KernelContext& 
 
 // -- scores -------------------------------------------------------------------------------------------------------
 
-ENGINE_INLINE float exponential(float x) {
-  return expf(x);
-}
-ENGINE_INLINE double exponential(double x) {
-  return exp(x);
-}
-
-template <class C>
-C logistic(C x) {
-  const C positive = C(1) / (C(1) + exponential(x < 0 ? x : -x));
-  return x < 0 ? C(1) - positive : positive;
-}
-
-// The quantile of the normal distribution, by Winitzki's approximation of the inverse error function.
-double probit(double share) {
-  const double x = 2 * share - 1, logarithm = log((1 - x) * (1 + x));
-  const double middle = 2 / (3.14159265358979323846 * 0.147) + 0.5 * logarithm;
-  return 1.41421356 * copysign(sqrt(-middle + sqrt(middle * middle - logarithm / 0.147)), x);
-}
-
-template <class C>
-void softmax(C* scores, std::int64_t count, bool keeps_zeros) {
-  C most = scores[0], total = 0;
-  for (std::int64_t i = 1; i < count; ++i) most = scores[i] > most ? scores[i] : most;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const bool is_zero = scores[i] <= C(1e-7) && scores[i] >= C(-1e-7);
-    scores[i] = keeps_zeros && is_zero ? scores[i] * exponential(-most) : exponential(scores[i] - most);
-    total += scores[i];
-  }
-  for (std::int64_t i = 0; i < count; ++i) scores[i] = total == 0 ? C(0.5) : scores[i] / total;
-}
-
-template <class C>
-void transform(const TreeArgs& args, C* scores) {
-  switch (args.transform) {
-    case TreeTransform::kLogistic:
-      for (std::int64_t i = 0; i < args.columns; ++i) scores[i] = logistic(scores[i]);
-      break;
-    case TreeTransform::kProbit:
-      for (std::int64_t i = 0; i < args.columns; ++i) scores[i] = static_cast<C>(probit(scores[i]));
-      break;
-    case TreeTransform::kSoftmax:
-    case TreeTransform::kSoftmaxZero:
-      softmax(scores, args.columns, args.transform == TreeTransform::kSoftmaxZero);
-      break;
-    default:
-      break;
-  }
-}
-
-// The position of the greatest score, the first of equal ones; the first NaN if there is one.
-template <class C>
-std::int64_t greatest(const C* scores, std::int64_t count) {
-  std::int64_t best = 0;
-  for (std::int64_t i = 1; i < count; ++i)
-    if (scores[best] == scores[best] && (scores[i] > scores[best] || scores[i] != scores[i])) best = i;
-  return best;
-}
-
 template <class C>
 void score_row(const TreeArgs& args, const C* partial, const C* base, std::int64_t row, C* scores) {
   for (std::int64_t target = 0; target < args.targets; ++target) {
@@ -238,9 +180,7 @@ void score_row(const TreeArgs& args, const C* partial, const C* base, std::int64
     if (args.is_average) sum /= static_cast<C>(args.trees > 1 ? args.trees : 1);
     scores[target] = args.has_base ? sum + base[target] : sum;
   }
-  if (args.complement == TreeComplement::kNone) return;
-  scores[1] = scores[0];
-  scores[0] = args.complement == TreeComplement::kOne ? C(1) - scores[0] : -scores[0];
+  complement(args.complement, scores);
 }
 
 template <class C>
@@ -256,7 +196,7 @@ void score_all(const TreeArgs& args, void* const* buffers, const KernelContext& 
   for (std::int64_t row = range.begin; row < range.end; ++row) {
     score_row(args, partial, base, row, scores);
     const bool is_second = args.is_share && scores[1] > C(0.5);
-    transform(args, scores);
+    transform(args.transform, args.columns, scores);
     if (labels != nullptr) label[row] = labels[args.is_share ? is_second : greatest(scores, args.columns)];
     for (std::int64_t i = 0; i < args.columns; ++i) {
       const std::int64_t at = row * args.columns + i;

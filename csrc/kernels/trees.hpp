@@ -3,6 +3,7 @@
 
 #include "kernels/codes.hpp"
 #include "kernels/kernel.hpp"
+#include "kernels/score_codes.hpp"
 
 namespace engine {
 
@@ -29,8 +30,6 @@ struct TreeWeight {
 
 enum class TreeCompare : std::int32_t { kLeq, kLess, kAny };
 enum class TreeFold : std::int32_t { kSum, kMin, kMax };
-enum class TreeComplement : std::int32_t { kNone, kOne, kNegative };
-enum class TreeTransform : std::int32_t { kNone, kSoftmax, kLogistic, kSoftmaxZero, kProbit };
 
 struct TreeArgs {
   ElementCode type;     // of the rows: f32, f64, i32, i64
@@ -44,8 +43,8 @@ struct TreeArgs {
   TreeFold fold;
   bool is_single;  // every leaf has its only weight in the node
   bool is_average, has_base, has_labels, is_share;
-  TreeComplement complement;
-  TreeTransform transform;
+  ScoreComplement complement;
+  ScoreTransform transform;
   std::int64_t columns;  // of the scores
 };
 

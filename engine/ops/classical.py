@@ -67,6 +67,17 @@ def _infer_classifier(node: Node) -> Sequence[ValueType]:
     return labels, TensorType(f32, PartialShape([rows, columns]))
 
 
+@infers("OneHotEncoder", domain=_ML)
+def _infer_one_hot_encoder(node: Node) -> Sequence[ValueType]:
+    """A new last axis, which ONNX does not infer."""
+    check_inputs(node, get_op(node.op_type, _ML))
+    data = tensor_type(node, 0).shape
+    count = len(attribute(node, "cats_int64s") or attribute(node, "cats_strings") or ())
+    if data.rank.is_dynamic:
+        return (TensorType(f32, PartialShape.dynamic()),)
+    return (TensorType(f32, PartialShape([*data.dims, count])),)
+
+
 @infers("ArrayFeatureExtractor", domain=_ML)
 def _infer_array_feature_extractor(node: Node) -> Sequence[ValueType]:
     """ONNX does not define this for a single row, which stays a row."""

@@ -39,7 +39,7 @@ SupportArgs read_machine(const Attributes& attributes) {
   const std::int64_t margins = args.classes == 2 ? 2 : args.pairs;
   args.columns = is_sum ? 1 : args.mode == SupportMode::kProbability ? args.classes : margins;
   args.chunk =
-      std::clamp<std::int64_t>(kChunkElements / std::max<std::int64_t>(args.features, 1), kSupportRows, kSupportChunk);
+      std::clamp<std::int64_t>(kChunkElements / std::max<std::int64_t>(args.features, 1), kRowGroup, kSupportChunk);
   return args;
 }
 
@@ -50,8 +50,8 @@ PreparedStep prepare_support_vectors(const StepRequest& request) {
   const std::int64_t item = element_bytes(args.compute);
   request.expect_operands(5u + has_labels + has_curves, 1u + has_labels);
   request.expect_input(0, checked_product({args.rows, args.features, element_bytes(args.type)}));
-  request.expect_input(1, checked_product({args.blocks, args.features, kSupportBlock, item}));
-  request.expect_input(2, checked_product({args.blocks, args.coefficients, kSupportBlock, item}));
+  request.expect_input(1, checked_product({args.blocks, args.features, kRowBlock, item}));
+  request.expect_input(2, checked_product({args.blocks, args.coefficients, kRowBlock, item}));
   request.expect_input(3, checked_product({args.classes, 4}));
   request.expect_input(4, checked_product({args.pairs, item}));
   if (has_labels) request.expect_input(5, checked_product({args.classes, 8}));
@@ -63,7 +63,7 @@ PreparedStep prepare_support_vectors(const StepRequest& request) {
   PreparedPhase phase = PreparedPhase::of(request.kernels.find("support_vectors"), args);
   const std::int64_t elements = sizes.rows + sizes.sums + sizes.partial + sizes.margins;
   phase.scratch_bytes = checked_add(checked_product({sizes.doubles, 8}), checked_product({elements, item}));
-  const double terms = static_cast<double>(args.rows) * static_cast<double>(args.blocks * kSupportBlock) *
+  const double terms = static_cast<double>(args.rows) * static_cast<double>(args.blocks * kRowBlock) *
                        static_cast<double>(args.features + args.coefficients);
   const double workers = std::min(terms / kWorkerTerms, static_cast<double>(args.rows));
   phase.max_workers = static_cast<int>(std::clamp(workers, 1.0, 1048576.0));

@@ -34,9 +34,9 @@ TreeArgs read_args(const Attributes& attributes) {
   args.columns = attributes.integer("columns", 1, kLargestTrees);
   args.compare = read_name<TreeCompare>(attributes, "compare", {"leq", "less", "any"});
   args.fold = read_name<TreeFold>(attributes, "fold", {"sum", "min", "max"});
-  args.complement = read_name<TreeComplement>(attributes, "complement", {"none", "one", "negative"});
+  args.complement = read_name<ScoreComplement>(attributes, "complement", {"none", "one", "negative"});
   args.transform =
-      read_name<TreeTransform>(attributes, "transform", {"none", "softmax", "logistic", "softmax_zero", "probit"});
+      read_name<ScoreTransform>(attributes, "transform", {"none", "softmax", "logistic", "softmax_zero", "probit"});
   args.is_single = attributes.flag("single");
   args.is_average = attributes.flag("average");
   args.has_base = attributes.flag("base");
@@ -47,7 +47,7 @@ TreeArgs read_args(const Attributes& attributes) {
 
 PreparedStep prepare_trees(const StepRequest& request) {
   TreeArgs args = read_args(request.attributes);
-  const bool has_two = args.complement != TreeComplement::kNone;
+  const bool has_two = args.complement != ScoreComplement::kNone;
   if (args.columns != (has_two ? 2 : args.targets) || (has_two && args.targets != 1)) {
     throw PlanError("there are " + std::to_string(args.columns) + " columns for " + std::to_string(args.targets) +
                     " targets");

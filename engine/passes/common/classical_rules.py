@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from engine import ops
-from engine.ir import Constant, Node, Output, f32, i32, i64
+from engine.ir import Constant, Node, Output, f32, f64, i32, i64
 from engine.ops import attribute
 
 
@@ -37,6 +37,56 @@ def _scaler(node: Node) -> Sequence[Output] | None:
     offset, scale = attribute(node, "offset"), attribute(node, "scale")
     moved = ops.Sub(x, Constant(np.array(offset or [0.0], np.float32)))
     return [ops.Mul(moved, Constant(np.array(scale or [1.0], np.float32))).output(0)]
+
+
+def _normalizer(node: Node) -> Sequence[Output] | None:
+    """Of other types, rows of f32."""
+    x = node.input_value(0)
+    if x.element_type is f32:
+        return None
+    return [ops.create("Normalizer", [_real(x)], node.attributes, domain="ai.onnx.ml").output(0)]
+
+
+def _imputer(node: Node) -> Sequence[Output] | None:
+    from engine.ops.classical_specs import ImputerSpec  # with its family
+
+    spec, x = ImputerSpec.of(node), node.input_value(0)
+    if x.element_type not in (f32, f64, i64, i32):
+        return None
+    dtype = x.element_type.numpy
+    replaced = spec.replaced_value_float if dtype.kind == "f" else spec.replaced_value_int64
+    imputed = Constant(np.asarray(spec.imputed).astype(dtype))
+    is_missing = ops.IsNaN(x) if replaced != replaced else ops.Equal(x, Constant(np.asarray(replaced).astype(dtype)))
+    return [ops.Where(is_missing, imputed, x).output(0)]
+
+
+def _feature_vectorizer(node: Node) -> Sequence[Output] | None:
+    values = [node.input_value(index) for index in range(node.num_inputs)]
+    if any(len(value.shape) != 2 for value in values):
+        return None
+    return [ops.Concat(*map(_real, values), axis=1).output(0)]
+
+
+def _one_hot_encoder(node: Node) -> Sequence[Output] | None:
+    """Numbers that may lack a category."""
+    categories, x = attribute(node, "cats_int64s"), node.input_value(0)
+    if not categories or not attribute(node, "zeros") or x.element_type not in (i64, i32, f32):
+        return None
+    whole = x if x.element_type is i64 else ops.Cast(x, to=i64).output(0)
+    wide = ops.Unsqueeze(whole, Constant(np.array([-1], np.int64)))
+    return [ops.Cast(ops.Equal(wide, Constant(np.array(categories, np.int64))), to=f32).output(0)]
+
+
+def _classifier_of_text(node: Node) -> Sequence[Output] | None:
+    """The position of the label, and the text there."""
+    names = attribute(node, "classlabels_strings")
+    if not names:
+        return None
+    kept = {name: value for name, value in node.attributes.items() if name != "classlabels_strings"}
+    kept["classlabels_ints"] = tuple(range(len(names)))
+    found = ops.create(node.op_type, [node.input_value(0)], kept, num_outputs=2, domain="ai.onnx.ml")
+    label = ops.Gather(Constant(np.array(names, object)), found.output(0), axis=0)
+    return [label.output(0), found.output(1)]
 
 
 def _linear_regressor(node: Node) -> Sequence[Output] | None:
@@ -76,7 +126,13 @@ _MAX_KEYS: Final = 32
 CLASSICAL_RULES: Final[dict[str, Callable[[Node], Sequence[Output] | None]]] = {
     "ArrayFeatureExtractor": _array_feature_extractor,
     "Binarizer": _binarizer,
+    "FeatureVectorizer": _feature_vectorizer,
+    "Imputer": _imputer,
     "LabelEncoder": _label_encoder,
+    "LinearClassifier": _classifier_of_text,
     "LinearRegressor": _linear_regressor,
+    "Normalizer": _normalizer,
+    "OneHotEncoder": _one_hot_encoder,
+    "SVMClassifier": _classifier_of_text,
     "Scaler": _scaler,
 }

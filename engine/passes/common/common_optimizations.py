@@ -300,9 +300,10 @@ _FUNCTIONS: Final = (
 )  # fmt: skip
 _OPERATORS: Final = (
     "BatchNormalization", "Dropout", "Gemm", "MaxUnpool", "OneHot", "ReverseSequence",
-    "ai.onnx.ml.ArrayFeatureExtractor", "ai.onnx.ml.Binarizer", "ai.onnx.ml.LabelEncoder", "ai.onnx.ml.LinearRegressor",
-    "ai.onnx.ml.Scaler", "ai.onnx.preview.training.Adagrad", "ai.onnx.preview.training.Adam",
-    "ai.onnx.preview.training.Momentum",
+    "ai.onnx.ml.ArrayFeatureExtractor", "ai.onnx.ml.Binarizer", "ai.onnx.ml.FeatureVectorizer", "ai.onnx.ml.Imputer",
+    "ai.onnx.ml.LabelEncoder", "ai.onnx.ml.LinearClassifier", "ai.onnx.ml.LinearRegressor", "ai.onnx.ml.Normalizer",
+    "ai.onnx.ml.OneHotEncoder", "ai.onnx.ml.SVMClassifier", "ai.onnx.ml.Scaler",
+    "ai.onnx.preview.training.Adagrad", "ai.onnx.preview.training.Adam", "ai.onnx.preview.training.Momentum",
 )  # fmt: skip
 _ATTENTION: Final = "Attention|engine.FusedAttention"
 _QUANTIZED: Final = "DequantizeLinear|QuantizeLinear"

@@ -2,6 +2,7 @@
 #include "kernels/prepare/arg_reduce.cpp"
 #include "kernels/prepare/compaction.cpp"
 #include "kernels/prepare/grid_sample.cpp"
+#include "kernels/prepare/linear_scores.cpp"
 #include "kernels/prepare/non_max_suppression.cpp"
 #include "kernels/prepare/resize.cpp"
 #include "kernels/prepare/roi_align.cpp"

@@ -25,8 +25,9 @@ _FAMILIES: Final = {
     ],
     "integer_conv": ["ConvInteger"],
     "linear_attention": ["LinearAttention"],
+    "linear_scores": ["ai.onnx.ml.LinearClassifier", "ai.onnx.ml.LinearRegressor"],
     "matmul": ["Gemm", "MatMul", "engine.FusedMatMul"],
-    "normalization": ["LayerNormalization", "LpNormalization", "RMSNormalization"],
+    "normalization": ["LayerNormalization", "LpNormalization", "RMSNormalization", "ai.onnx.ml.Normalizer"],
     "normalization_maps": [
         "BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN", "MeanVarianceNormalization",
         "engine.ChannelNormalization", "engine.ScaleShift",

@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.ir import Output
 from engine.lowering import Refusal, RefusalCause, check_stash_type, first_refusal, is_known_when_bound
+from engine.ops.classical_specs import NormalizerSpec
 from engine.ops.normalization import LpNormalizationSpec, RowNormalizationSpec
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.registry import OpLowering, lowers
@@ -57,6 +58,30 @@ class LpNormalizationLowering(OpLowering[LpNormalizationSpec]):
 
     def lower(self, spec: LpNormalizationSpec, b: SegmentBuilder) -> None:
         step_along_axis(spec, b, "lp_norm_f32", spec.at(spec.input_shapes()), p=spec.p)
+
+
+@lowers("Normalizer", domain="ai.onnx.ml", spec=NormalizerSpec)
+class NormalizerLowering(OpLowering[NormalizerSpec]):
+    """Rows divided by their greatest value, L1 or L2 norm."""
+
+    def check(self, spec: NormalizerSpec) -> Refusal | None:
+        return check_f32(spec.node)
+
+    def lower(self, spec: NormalizerSpec, b: SegmentBuilder) -> None:
+        x = spec.node.input_value(0)
+        *outer, axis = b.shape(x)
+        y = b.output(spec.node.output(0), in_place_of=x)
+        b.step(
+            spec.node,
+            "lp_norm_f32",
+            [b.input(x)],
+            [y],
+            outer=math.prod(outer),
+            axis=axis,
+            inner=1,
+            p={"MAX": 0, "L1": 1, "L2": 2}[spec.norm],
+            keeps_zeros=1,
+        )
 
 
 def _parameter(b: SegmentBuilder, value: Output, columns: Sequence[int]) -> int:

@@ -9,13 +9,13 @@ import numpy as np
 from engine.ir.element_type import f32, f64, i32, i64
 from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.ops.classical_specs import SvmClassifierSpec, SvmRegressorSpec
+from engine_cpu.lowering.linear_scores import row_blocks
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import Array, SegmentBuilder
 
 _ML: Final = "ai.onnx.ml"
 _INPUTS: Final = frozenset({f32, f64, i32, i64})
 _KERNELS: Final = {"LINEAR": "linear", "POLY": "polynomial", "RBF": "rbf", "SIGMOID": "sigmoid"}
-_BLOCK: Final = 16  # kSupportBlock of support_vectors.hpp
 _LARGEST_DEGREE: Final = 16
 
 
@@ -105,12 +105,6 @@ def _lower(
 
 
 def _blocks(rows: Array, spans: Any) -> Array:
-    """Rows [vectors, width] in blocks [width, 16], zeros behind the last row of each class."""
-    found = []
-    start = 0
-    for span in spans:
-        padded = np.zeros((-(-span // _BLOCK) * _BLOCK, rows.shape[1]), rows.dtype)
-        padded[:span] = rows[start : start + span]
-        found.append(padded.reshape(-1, _BLOCK, rows.shape[1]).transpose(0, 2, 1))
-        start += span
-    return np.ascontiguousarray(np.concatenate(found))
+    """The rows of each class in blocks of their own."""
+    ends = np.cumsum(spans)
+    return np.concatenate([row_blocks(rows[end - span : end]) for end, span in zip(ends, spans, strict=True)])
