@@ -98,6 +98,7 @@ def _canonical() -> list[Pass | type[Pass]]:
                 _late("expand_elimination", "ExpandElimination", "Expand"),
                 _late("mask_simplification", "MaskSimplification", "Add|And|Or|Where"),
                 _late("index_grid_elimination", "IndexGridElimination", "Gather|GatherND", makes=["Expand", "Reshape"]),
+                _late("row_scatter_fusion", "RowScatterFusion", "ScatterElements", makes=["Reshape", "ScatterND"]),
                 _late("transpose_merge", "TransposeMerge", "Transpose"),
                 _late("reshape_merge", "ReshapeMerge", "Flatten|Reshape|Squeeze|Unsqueeze", makes=["Reshape"]),
             ],

@@ -61,6 +61,7 @@ from engine.passes.common.quantized_product_fusion import QuantizedProductFusion
 from engine.passes.common.quantized_softmax_fusion import QuantizedSoftmaxFusion
 from engine.passes.common.reshape_merge import ReshapeMerge
 from engine.passes.common.residual_fusion import ResidualFusion
+from engine.passes.common.row_scatter_fusion import RowScatterFusion
 from engine.passes.common.shape_simplification import ShapeSimplification
 from engine.passes.common.swish_fusion import SwishFusion
 from engine.testing.models import light_model
@@ -256,6 +257,7 @@ ALONE: list[tuple[str, tuple[type[Pass], ...], type[Pass], int]] = [
     ("lstm.script14.static", (), IdentityElimination, 2),
     ("lstm.script14.static", (), DeadCodeElimination, 1),
     ("../architectures/gat.script16.dynamic", (), BranchElimination, 4),
+    ("../architectures/graph_sage.dynamo24.dynamic", (), RowScatterFusion, 6),
     ("gates/squeeze_excite.script14.static", (), ExpandElimination, 1),
     ("bert_sdpa.dynamo20.static", (ConstantFolding,), IndexGridElimination, 1),
     ("mobilevit.dynamo20.static", (), DivideToMultiply, 1),

@@ -100,7 +100,9 @@ PASSES: Final = PassPipeline(_register)
 """The passes that the device runs on every model."""
 
 
-_SIMPLIFICATIONS: Final = ("ExpandElimination", "MaskSimplification", "IndexGridElimination", "ReshapeMerge")
+_SIMPLIFICATIONS: Final = (
+    "ExpandElimination", "MaskSimplification", "IndexGridElimination", "RowScatterFusion", "ReshapeMerge",
+)  # fmt: skip
 _LAYOUT: Final = ("FlattenedTransposeFusion", "TransposeMerge", "TransposeToReshape", "ReshapeMerge")
 _RECOGNITIONS: Final = (
     "RotaryEmbeddingFusion", "AttentionFusion", "InternalAttentionFusion", "GroupedQueryFusion", "AttentionHeadsFusion",
