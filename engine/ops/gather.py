@@ -357,6 +357,23 @@ def _gathered_axes(node: Node) -> Axes:
     return AxisMapping((names, places), ((*names[:axis], *places, *names[axis + 1 :]),))
 
 
+@maps_axes("GatherND")
+def _axes_of_slices(node: Node) -> Axes:
+    """Those of the batch, those of the indices but the last, and those of the data behind the indexed ones."""
+    data, indices = (rank_of_value(node.input_value(index)) for index in range(2))
+    if data is None or not indices or node.input_value(1).shape.dims[-1].is_dynamic:
+        return None
+    batch, depth = GatherNDSpec.of(node).batch_dims, node.input_value(1).shape.dims[-1].get_length()
+    names = axis_names(data)
+    shared = tuple(f"batch {each}" for each in range(batch))
+    places = tuple(f"index {each}" for each in range(batch, indices - 1))
+    kept = names[batch + depth :]
+    return AxisMapping(
+        ((*shared, *("",) * depth, *kept), (*shared, *places, "")),
+        ((*shared, *places, *kept),),
+    )
+
+
 @maps_axes("GatherElements", "ScatterElements")
 def _axes_of_elements(node: Node) -> Axes:
     """Only if the indices are as long as the data: other rows are not read, or not written."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from engine import Core, ops
 from engine.errors import EngineError, InputError, UnsupportedError
 from engine.ir import Constant, ElementType, Model, Node, Parameter, Result, f32, i64
+from engine.ops import evaluate_model
 from engine.plugin_api import ExecutableNetwork, RefusalCause, SupportLevel
 
 Array = NDArray[Any]
@@ -180,20 +181,93 @@ def test_a_tensor_on_the_device(kind: str) -> None:
     np.testing.assert_array_equal(tensor.to_host(), wanted)
 
 
-def test_what_reads_the_boxes_is_left_to_another_device() -> None:
-    """A plan has known lengths: the query says so, and HETERO finds a place."""
-    boxes, scores = detections(np.random.default_rng(6), 1, 2, 30)
-    node, model = suppressing([boxes, scores, np.array(8), np.float32(0.3)], (2, 3))
-    places = ops.create("Gather", [node, Constant(np.array([0, 2]))], {"axis": 1})
-    picked = ops.create("GatherND", [model.parameters[0], places])
-    reading = Model([Result(picked.output(0))], model.parameters)
-    refused = Core().query_model(reading, "OPENCL").at(SupportLevel.REFUSED)
+def selection(count: int) -> tuple[Node, list[Parameter], Constant, list[Array]]:
+    """A node with boxes and scores of any number, its inputs, a box's columns in the result, and arrays."""
+    boxes, scores = detections(np.random.default_rng(6), 2, 3, count)
+    x = [Parameter(f32, (2, None, 4), "boxes"), Parameter(f32, (2, 3, None), "scores")]
+    node = ops.create(
+        "NonMaxSuppression", [*x, Constant(np.array(8)), Constant(np.float32(0.3)), Constant(np.float32(0.2))]
+    )
+    return node, x, Constant(np.array([0, 2])), [boxes, scores]
+
+
+def picked(node: Node, x: Sequence[Node], columns: Constant) -> Node:
+    return ops.create("GatherND", [x[0], ops.Gather(node, columns, axis=1)])
+
+
+def labelled(node: Node, x: Sequence[Node], columns: Constant) -> Node:
+    """Boxes, scores and classes in a row each, as exporters of detectors write them."""
+    column = [ops.Gather(node, Constant(np.array([index])), axis=1) for index in range(3)]
+    scores = ops.create("GatherND", [x[1], node])
+    rows = [picked(node, x, columns), ops.Unsqueeze(scores, Constant(np.array([1])))]
+    return ops.Concat(*rows, ops.Cast(column[1], to=f32.onnx), ops.Cast(column[0], to=f32.onnx), axis=1)
+
+
+def moved(node: Node, x: Sequence[Node], columns: Constant) -> Node:
+    """The rows are scaled, transposed to and fro, cut, and get an axis before them."""
+    rows = ops.Transpose(ops.Mul(picked(node, x, columns), Constant(np.float32([2, 3, 4, 5]))), perm=[1, 0])
+    sums = ops.ReduceSum(rows, Constant(np.array([0])), keepdims=1)
+    cut = ops.Slice(rows, Constant(np.array([1])), Constant(np.array([3])), Constant(np.array([0])))
+    return ops.Unsqueeze(ops.Transpose(ops.Div(cut, sums), perm=[1, 0]), Constant(np.array([0])))
+
+
+@pytest.mark.parametrize("read", [picked, labelled, moved])
+def test_what_reads_the_boxes(read: Any, kind: str) -> None:
+    """One network, and an imported one, with the result itself as another output; no row of an earlier inference."""
+    node, x, columns, _ = selection(1)
+    model = Model([Result(read(node, x, columns).output(0), "rows"), Result(node.output(0), "selected")], x)
+    network, stream = Core().compile_model(model, "OPENCL"), BytesIO()
+    network.export_model(stream)
+    for each in (network, Core().import_model(stream.getvalue())):
+        for count in (30, 7, 60, 0, 1):
+            _, _, _, arrays = selection(count)
+            found = each(arrays)
+            for got, wanted in zip(found.values(), evaluate_model(model, arrays), strict=True):
+                assert got.shape == wanted.shape
+                np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+def test_rows_beyond_the_selected_ones_are_not_out_of_range() -> None:
+    """Only the second sample has boxes, so a table begins there: a row of zeros would address an element before it."""
+    node, x, _, (boxes, scores) = selection(30)
+    scores[0] = 0
+    sample = ops.Squeeze(ops.Gather(node, Constant(np.array([0])), axis=1), Constant(np.array([1])))
+    place = ops.Mul(ops.Sub(sample, Constant(1)), Constant(9))
+    model = Model([Result(ops.Gather(Constant(np.float32([5])), place).output(0))], x)
+    found = Core().compile_model(model, "OPENCL")([boxes, scores])[0]
+    np.testing.assert_array_equal(found, evaluate_model(model, [boxes, scores])[0])
+    assert 0 < found.size < 48
+
+
+def test_no_box_is_selected() -> None:
+    node, x, columns, (boxes, scores) = selection(20)
+    model = Model([Result(labelled(node, x, columns).output(0))], x)
+    network = Core().compile_model(model, "OPENCL")
+    assert network([boxes, scores - np.float32(2)])[0].shape == (0, 7)
+    assert network([boxes, scores])[0].shape[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("read", "problem"),
+    [
+        (lambda node: ops.ReduceMax(node, Constant(np.array([0]))), "ReduceMax `.*` may combine rows"),
+        (lambda node: ops.Shape(node), "Shape `.*` may combine rows"),
+        (lambda node: ops.Softmax(ops.Cast(node, to=f32.onnx), axis=0), "Softmax `.*` may combine rows"),
+        (lambda node: ops.Transpose(node, perm=[1, 0]), "Result `.*` has its rows at axis 1"),
+        (lambda node: ops.Add(node, Constant(np.ones((5, 3), np.int64))), "Add `.*` also reads rows of a known number"),
+    ],
+)
+def test_what_combines_boxes_is_left_to_another_device(read: Any, problem: str) -> None:
+    """A plan does not know how many rows it would combine: the query says so, and HETERO finds a place."""
+    node, x, _, arrays = selection(30)
+    model = Model([Result(read(node).output(0))], x)
+    refused = Core().query_model(model, "OPENCL").at(SupportLevel.REFUSED)
     assert refused[node.friendly_name].cause is RefusalCause.DYNAMIC_SHAPE
-    with pytest.raises(UnsupportedError, match=r"counts the length of .* which Gather `.*` reads"):
-        Core().compile_model(reading, "OPENCL")
-    (chosen,) = ops.evaluate(node, [boxes, scores, np.array(8), np.float32(0.3)])
-    found = Core().compile_model(reading, "HETERO:OPENCL,CPU")([boxes, scores])[0]
-    np.testing.assert_array_equal(found, boxes[chosen[:, 0], chosen[:, 2]])
+    with pytest.raises(UnsupportedError, match=rf"counts the length of .*, and {problem}"):
+        Core().compile_model(model, "OPENCL")
+    if "known number" not in problem:
+        (wanted,) = evaluate_model(model, arrays)
+        np.testing.assert_allclose(Core().compile_model(model, "HETERO:OPENCL,CPU")(arrays)[0], wanted, rtol=1e-5)
 
 
 def test_limits_that_are_computed_are_refused() -> None:

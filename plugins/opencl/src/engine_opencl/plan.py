@@ -84,7 +84,8 @@ class LaunchPlan:
         inputs: for each input of the graph, its buffer; None if it is unused.
         outputs: for each output, its buffer or host value: an input's index, or a constant.
         shapes: for each output, its shape; for one in `counts`, the largest that it can have.
-        counts: for each output, where kernels write its length along the first axis (int64), if an inference counts it.
+        counts: for each output, where kernels write its length along an axis (int64), if an inference counts it.
+        count_axes: for each output, this axis; axes before it have length 1.
         weights: the data of the weight buffers, by name.
         faults: the possible faults, in the order of the numbers (int64) of `fault_buffer`: 0 for none,
             otherwise the index out of range, plus 1 if it is not negative.
@@ -96,6 +97,7 @@ class LaunchPlan:
     outputs: tuple[Buffer | int | NDArray[Any], ...]
     shapes: tuple[tuple[int, ...], ...]
     counts: tuple[Buffer | None, ...]
+    count_axes: tuple[int, ...]
     arena_bytes: int
     weights: dict[Hashable, Callable[[], NDArray[Any]]] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()

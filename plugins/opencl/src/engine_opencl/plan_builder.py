@@ -30,10 +30,16 @@ class LaunchPlanBuilder:
     """The interface for lowerings: values become buffers, operations become launches.
 
     `decisions` are those for the nodes of the graph. `choices`: the texts of candidates by site; sites that are not
-    there get their defaults.
+    there get their defaults. `counted`: see `bound_lengths`.
     """
 
-    def __init__(self, facts: DeviceFacts, decisions: Decisions[Any], choices: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        facts: DeviceFacts,
+        decisions: Decisions[Any],
+        choices: Mapping[str, str] | None = None,
+        counted: Mapping[Output, tuple[Output, int]] | None = None,
+    ) -> None:
         self.facts = facts
         self.decisions = decisions
         self.choices = choices or {}
@@ -55,7 +61,8 @@ class LaunchPlanBuilder:
         self._faults: list[Fault] = []
         self._fault_buffer = Buffer(0)
         self._counted: dict[Output, tuple[tuple[int, ...], Buffer]] = {}
-        """The largest shape of each value that has a counted length, and where kernels write that length."""
+        """The largest shape of each value whose length a kernel counts, and where it writes that length."""
+        self.counted = counted or {}
         self.deferred: dict[Output, Expression] = {}
         """Values that are computed where they are read, by the elementwise node that alone reads them."""
 
@@ -94,8 +101,8 @@ class LaunchPlanBuilder:
     def counted_output(self, value: Output, most: tuple[int, ...]) -> tuple[Buffer, Buffer]:
         """New memory for a value whose length along the first axis follows from data, and for that length, an int64.
 
-        Only the host reads such a value: see `check_counted`. `most` is the largest shape that it can have; a kernel of
-        this operation has to write the length. Raises the error of `checked_bytes`.
+        `most` is the largest shape that it can have; a kernel of this operation has to write the length, and if other
+        operations read the value, all rows. Raises the error of `checked_bytes`.
         """
         nbytes = self._checked(math.prod(most) * stored_type(value).itemsize, value)
         buffer, count = self.temporary(nbytes), self.temporary(8)
@@ -250,8 +257,11 @@ class LaunchPlanBuilder:
         for buffer, offset in zip(used, offsets, strict=True):
             buffer.offset = offset
         given = tuple(b if (b := self._values.get(value)) and b.last >= 0 else None for value in inputs)
-        counted = [self._counted.get(value) for value in outputs]
-        shapes = tuple(c[0] if c else self.shape(value) for value, c in zip(outputs, counted, strict=True))
+        sources = [self.counted.get(value, (value, 0)) for value in outputs]
+        counted = [self._counted.get(source) for source, _ in sources]
+        shapes = tuple(
+            counted_here[0] if (counted_here := self._counted.get(value)) else self.shape(value) for value in outputs
+        )
         faults = tuple(self._faults)
         return LaunchPlan(
             tuple(self.launches),
@@ -259,6 +269,7 @@ class LaunchPlanBuilder:
             tuple(read),
             shapes,
             tuple(each and each[1] for each in counted),
+            tuple(axis for _, axis in sources),
             total,
             self.weights,
             faults,

@@ -246,7 +246,8 @@ class Context:
         found = np.empty(1, np.int64)
         with self._driver_errors("fetching outputs"):
             self._arena.take(count, _bytes(found))
-        return (int(found[0]), *most[1:])
+        axis = self.plan.count_axes[index]
+        return (*most[:axis], int(found[0]), *most[axis + 1 :])
 
     def download(self, index: int, target: NDArray[Any]) -> None:
         """Fetch an output into a contiguous array of its shape."""

@@ -214,3 +214,11 @@ __kernel void list_boxes(__global const int* restrict chosen, __global const int
   }
   if (task == TASKS - 1) *total = at + count;
 }
+
+// Fills the rows beyond the selected boxes: with the first of these, or with zeros if there is none. Operators that
+// read all rows then read indices that are as valid as the first ones.
+__kernel void repeat_first(__global const long* restrict total, __global long* selected) {
+  const ulong row = get_global_id(0), count = *total;
+  if (row < count) return;
+  for (int i = 0; i < 3; ++i) selected[3 * row + i] = count > 0 ? selected[i] : 0;
+}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+from numpy.typing import NDArray
 
 from engine.errors import ModelError
-from engine.ir import Output, PartialShape, Result
+from engine.ir import Constant, Output, PartialShape
 from engine.ir.element_type import f32, i64
 from engine.lowering import Refusal, RefusalCause, check_constant, first_refusal
 from engine.ops.select import NonMaxSuppressionSpec, check_overlap
+from engine_opencl.counted_axes import counted_axes, has_inner_readers
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import power_within
 from engine_opencl.plan import Given
@@ -23,16 +26,10 @@ _BLOCK: Final = 64
 """Boxes whose overlaps among themselves are the bits of an integer."""
 
 
-def check_counted(value: Output) -> Refusal | None:
-    """A refusal of a value with a counted length that another operation reads: a plan's launches have known lengths."""
-    for target in value.target_inputs:
-        if not isinstance(target.node, Result):
-            return Refusal(
-                RefusalCause.DYNAMIC_SHAPE,
-                f"an inference counts the length of {value.name}, which {target.node} reads; expected it to be read as "
-                "an output of the model only",
-            )
-    return None
+def _check_readers(value: Output) -> Refusal | None:
+    """A refusal of a value with a counted length that an operator reads which does not keep rows apart."""
+    found = counted_axes(value)
+    return found if isinstance(found, Refusal) else None
 
 
 @lowers("NonMaxSuppression", spec=NonMaxSuppressionSpec)
@@ -47,7 +44,7 @@ class NonMaxSuppressionLowering(OpLowering[NonMaxSuppressionSpec]):
             check_types([spec.input(_LIMIT)], {i64}),
             *(_check_single(spec.input(index)) for index in self.values),
             check_constant(spec.node, *self.values),
-            check_counted(spec.output()),
+            _check_readers(spec.output()),
         )
 
     def lower(self, spec: NonMaxSuppressionSpec, b: LaunchPlanBuilder) -> None:
@@ -57,8 +54,7 @@ class NonMaxSuppressionLowering(OpLowering[NonMaxSuppressionSpec]):
             most = float(check_overlap(overlap))
         except ModelError as e:
             raise ModelError(f"{spec.node.op_type} `{spec.node.friendly_name}`: {e}") from e
-        count = 0 if limit is None else max(0, min(int(limit.item()), boxes))
-        tasks = batches * classes
+        tasks, count = batches * classes, _most_boxes(limit, boxes)
         selected, total = b.counted_output(spec.output(), (tasks * count, 3))
         if not tasks * count:
             b.launch(kernel_source("zero"), "zero", [total], (2,))
@@ -84,6 +80,20 @@ class NonMaxSuppressionLowering(OpLowering[NonMaxSuppressionSpec]):
         local = 4 * group + _BLOCK * (16 + 4 + 4 + 8 + shares) + 8
         b.launch(source, "select_boxes", arguments, (tasks * group,), (group,), local)
         b.launch(source, "list_boxes", [chosen, counts, selected, total], (tasks,))
+        if has_inner_readers(spec.output()):
+            b.launch(source, "repeat_first", [total, selected], (tasks * count,))
+
+
+def largest_selection(spec: NonMaxSuppressionSpec) -> tuple[int, int]:
+    """The largest shape of the result, once all lengths and the limit of boxes are known."""
+    (batches, boxes, _), (_, classes, _) = (spec.node.input_value(i).shape.get_shape() for i in (_BOXES, _SCORES))
+    limit = spec.input(_LIMIT)
+    given = limit.node.data if limit is not None and isinstance(limit.node, Constant) else None
+    return batches * classes * _most_boxes(given, boxes), 3
+
+
+def _most_boxes(limit: NDArray[Any] | None, boxes: int) -> int:
+    return 0 if limit is None else max(0, min(int(limit.item()), boxes))
 
 
 def _check_single(value: Output | None) -> Refusal | None:
