@@ -57,9 +57,8 @@ def _resize_axis(
     inner, outer = math.prod(shape[axis.axis + 1 :]), math.prod(shape[: axis.axis])
     is_nearest, outside = spec.mode == "nearest", spec.extrapolation_value
     text = (moved_access if is_nearest else element_access)(element_type) + kernel_source(
-        "resize",
-        LENGTH=axis.length, SIZE=axis.size, INNER=inner, TAPS=taps.indices.shape[1], NEAREST=int(is_nearest),
-    )  # fmt: skip
+        "resize", TAPS=taps.indices.shape[1], NEAREST=int(is_nearest)
+    )
     typed = moved_scalar(element_type, outside) if is_nearest else np.float32(outside)
     buffers = [source, table(b, taps.indices), table(b, taps.weights.astype(np.float32)), target]
-    b.launch(text, "resize", [*buffers, typed], (inner, axis.size, outer))
+    b.launch(text, "resize", [*buffers, typed, np.uint64(axis.length)], (inner, axis.size, outer))

@@ -60,9 +60,11 @@ class Rows:
     def source(self, kernel: str, real: ElementType = f32, /, prefix: str = "", **defines: object) -> str:
         """The text of a kernel over these rows; `prefix` comes before it."""
         chunks = -(-self.length // (self.lanes * self.kept))
+        # The kernel reads the number of rows only if some group has fewer: otherwise, all numbers share a source.
+        count = self.count if self.count % self.per_group else self.per_group
         return prefix + kernel_source(
             "rows", real,
-            LENGTH=self.length, INNER=self.inner, COUNT=f"{self.count}ul", LANES=self.lanes, ROWS=self.per_group,
+            LENGTH=self.length, INNER=self.inner, COUNT=f"{count}ul", LANES=self.lanes, ROWS=self.per_group,
             ACROSS=int(self.is_across), BY_OUTER=int(self.is_by_outer), KEPT=self.kept, CHUNKS=chunks, **defines,
         ) + kernel_text(kernel)  # fmt: skip
 

@@ -250,7 +250,11 @@ def _launch_softmax(b: LaunchPlanBuilder, softmax: Softmax, scores: Buffer, shap
     lanes = 32
     while lanes < min(keys, 256, b.facts.max_work_group):
         lanes *= 2
-    source, arguments = _scores_source(b, softmax, keys, heads, queries, lanes)
+    if softmax.is_plain:
+        # Only the place of a row in memory depends on them, which the range tells: all numbers share a source.
+        source, arguments = _scores_source(b, softmax, keys, 1, "(int)get_global_size(QUERY_AXIS)", lanes)
+    else:
+        source, arguments = _scores_source(b, softmax, keys, heads, queries, lanes)
     source += kernel_text("attention_rows" if is_cpu else "attention_groups")
     if is_cpu:
         b.launch(source, "attention_softmax", [scores, *arguments], (queries, batch * heads))
@@ -260,7 +264,7 @@ def _launch_softmax(b: LaunchPlanBuilder, softmax: Softmax, scores: Buffer, shap
 
 
 def _scores_source(
-    b: LaunchPlanBuilder, softmax: Softmax, keys: int, heads: int, queries: int, lanes: int
+    b: LaunchPlanBuilder, softmax: Softmax, keys: int, heads: int, queries: int | str, lanes: int
 ) -> tuple[str, list[Given]]:
     """`attention_scores.cl` with its definitions, and the arguments that it adds to a kernel's own."""
     cap = literal(softmax.softcap)

@@ -27,6 +27,9 @@ from engine_opencl.source import element_access, ending, kernel_source, lanes_ac
 MAX_TAPS: Final = 1024
 """The maximum number of taps: all taps of a channel are copied together into memory on a thread's stack."""
 
+_PANELS: Final = 8
+"""Panels for whose sums an item has memory at least: blocks of fewer panels then share a source."""
+
 
 def launch_blocks(b: LaunchPlanBuilder, p: BlockProduct) -> None:
     """Launch a product with the chosen block shape."""
@@ -60,9 +63,10 @@ def launch_block(b: LaunchPlanBuilder, p: BlockProduct, block: Block) -> None:
     source = HELPERS + access + kernel_source(
         "blocks",
         a.real,
-        ROWS=block.rows, SUM_PANELS=block.panels if is_split else 1, IS_SPLIT=int(is_split), VECTORS=block.vectors,
-        WIDTH=block.width, LANES=block.lanes, DEPTH=depth, A_PACKED=int(left is not a.buffer), A_COL=a.k_step,
-        BATCH=batch, **ending(p.epilogue.lanes_code(), p.bias, p.residual),
+        ROWS=block.rows, SUM_PANELS=max(block.panels, _PANELS) if is_split else 1, IS_SPLIT=int(is_split),
+        VECTORS=block.vectors, WIDTH=block.width, LANES=block.lanes, DEPTH=depth,
+        A_PACKED=int(left is not a.buffer), A_COL=a.k_step, BATCH=batch,
+        **ending(p.epilogue.lanes_code(), p.bias, p.residual),
         **{"C_STEP": 1, "B_DIRECT": 0, **defines},
     )  # fmt: skip
     buffers = [left, y, p.result, *(each for each in (p.bias, p.residual) if each is not None)]
