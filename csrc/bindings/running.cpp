@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,12 +55,53 @@ struct Form {
   std::vector<py::ssize_t> shape;
 };
 
+// Makes the arrays of an output. It keeps the last large ones, and fills them again once nobody else refers to them or
+// to their data: each allocation of more than 32 MiB gets new pages from the system, which clears them, and that may
+// take longer than computing the output. While a run makes an array, its caller usually has the one before.
+class OutputArrays {
+ public:
+  explicit OutputArrays(Form form) : form_(std::move(form)) {
+    const auto count = std::accumulate(form_.shape.begin(), form_.shape.end(), py::ssize_t{1}, std::multiplies<>());
+    is_large_ = count * form_.type.itemsize() >= kLarge;
+  }
+
+  py::array make() {
+    if (!is_large_) return py::array(form_.type, form_.shape);
+    for (py::array& array : kept_) {
+      if (array && array.ref_count() == 1 && is_as_made(array)) return array;
+    }
+    std::swap(kept_[0], kept_[1]);
+    kept_[1] = py::array(form_.type, form_.shape);
+    return kept_[1];
+  }
+
+  void release() {
+    for (py::array& array : kept_) array = py::reinterpret_steal<py::array>(py::handle());
+  }
+
+ private:
+  static constexpr py::ssize_t kLarge = py::ssize_t{16} << 20;
+
+  // Users can change an array's type, shape and flags in place.
+  bool is_as_made(const py::array& array) const {
+    return array.owndata() && array.writeable() && array.dtype().is(form_.type) &&
+           (array.flags() & py::array::c_style) != 0 && array.ndim() == static_cast<py::ssize_t>(form_.shape.size()) &&
+           std::equal(form_.shape.begin(), form_.shape.end(), array.shape());
+  }
+
+  Form form_;
+  bool is_large_;
+  py::array kept_[2] = {py::reinterpret_steal<py::array>(py::handle()), py::reinterpret_steal<py::array>(py::handle())};
+};
+
 // Runs one plan for the requests of a network. The GIL, held on entry, protects the members.
 class PlanRunner {
  public:
   PlanRunner(std::shared_ptr<const Plan> plan, std::vector<Form> inputs, std::vector<Form> outputs, int max_threads,
              std::size_t kept)
-      : plan_(std::move(plan)), inputs_(std::move(inputs)), outputs_(std::move(outputs)), seats_(max_threads, kept) {
+      : plan_(std::move(plan)), inputs_(std::move(inputs)), seats_(max_threads, kept) {
+    outputs_.reserve(outputs.size());
+    for (Form& form : outputs) outputs_.emplace_back(std::move(form));
     if (inputs_.size() != plan_->inputs.size() || outputs_.size() != plan_->outputs.size()) {
       throw PlanError("the plan has " + std::to_string(plan_->inputs.size()) + " inputs and " +
                       std::to_string(plan_->outputs.size()) + " outputs; " + std::to_string(inputs_.size()) + " and " +
@@ -79,9 +122,14 @@ class PlanRunner {
 
   py::list run(const py::sequence& inputs, const CancelFlag* cancel) {
     py::list made(outputs_.size());
-    for (std::size_t i = 0; i < outputs_.size(); ++i) made[i] = py::array(outputs_[i].type, outputs_[i].shape);
+    for (std::size_t i = 0; i < outputs_.size(); ++i) made[i] = outputs_[i].make();
     fill(inputs, made, cancel, false);
     return made;
+  }
+
+  // Frees the arrays that are kept for later runs.
+  void release() {
+    for (OutputArrays& output : outputs_) output.release();
   }
 
   py::object fill(const py::sequence& inputs, const py::sequence& outputs, const CancelFlag* cancel, bool is_profiled) {
@@ -123,7 +171,8 @@ class PlanRunner {
   }
 
   std::shared_ptr<const Plan> plan_;
-  std::vector<Form> inputs_, outputs_;
+  std::vector<Form> inputs_;
+  std::vector<OutputArrays> outputs_;
   py::object array_type_ = py::module_::import("numpy").attr("ndarray");
   Seats seats_;
 };
@@ -171,6 +220,7 @@ void bind_running(py::module_& module) {
            py::arg("kept"))
       .def("bind", &PlanRunner::bind, py::arg("index"), py::arg("current"), py::arg("given"))
       .def("run", &PlanRunner::run, py::arg("inputs"), py::arg("cancel"))
+      .def("release", &PlanRunner::release)
       .def("fill", &PlanRunner::fill, py::arg("inputs"), py::arg("outputs"), py::arg("cancel"), py::arg("profile"));
 }
 

@@ -387,8 +387,15 @@ class PlanRunner:
         return self._runner.bind(index, current, given)
 
     def run(self, inputs: Sequence[Array], cancel: CancelFlag) -> list[Array]:
-        """Run all steps and return new arrays; otherwise as `fill`."""
+        """Run all steps and return new arrays; otherwise as `fill`.
+
+        An array of 16 MiB or more may be one that an earlier run returned, if nothing refers to it any more.
+        """
         return self._runner.run(inputs, cancel._flag)
+
+    def release(self) -> None:
+        """Free the arrays that are kept for later runs."""
+        self._runner.release()
 
     def fill(
         self, inputs: Sequence[Array], outputs: Sequence[Array], cancel: CancelFlag, *, profile: bool = False

@@ -411,7 +411,9 @@ class CpuNetwork(GraphNetwork):
         return joined_bytes(kept_constants(self.weights, self.graph).own)
 
     def release_caches(self) -> None:
-        """Drop the programs of dynamic shapes."""
+        """Drop the programs of dynamic shapes, and arrays that are kept for outputs."""
+        if self.program is not None:
+            self.program.release()
         if self.programs is not None:
             self.programs.release()
 

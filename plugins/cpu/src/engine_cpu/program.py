@@ -121,6 +121,11 @@ class Program:
         other.whole = other._only_plan()
         return other
 
+    def release(self) -> None:
+        """Free memory that segments keep for later runs."""
+        for each in self.segments:
+            each.segment.release()
+
     def _only_plan(self) -> Segment | None:
         """The plan, if there is only one, which reads the inputs and writes the outputs, each in order."""
         if len(self.segments) != 1 or self.segments[0].reads != tuple(range(self.num_inputs)):

@@ -41,6 +41,10 @@ class NativeSegment(Segment):
         """A segment with contexts of its own."""
         return NativeSegment(self.form, self._threads, self._streams, self.calls)
 
+    def release(self) -> None:
+        """Free the arrays that are kept for outputs."""
+        self._runner.release()
+
     def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int]:
         draft.step_nodes.append(self._names)
         return draft.builder.add_plan(self.form.plan, reads)

@@ -122,6 +122,9 @@ class Segment(ABC):
         """The segment for another network, which has the same plans, and separate memory for runs."""
         return self
 
+    def release(self) -> None:  # noqa: B027, most segments keep none
+        """Free memory that is kept for later runs. Runs may be under way."""
+
     def output_shapes(self) -> Sequence[tuple[int, ...]]:
         """The shape of each output if they support targets, which only outputs of plans do; empty otherwise."""
         return ()
