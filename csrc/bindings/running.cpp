@@ -55,9 +55,10 @@ struct Form {
   std::vector<py::ssize_t> shape;
 };
 
-// Makes the arrays of an output. It keeps the last large ones, and fills them again once nobody else refers to them or
-// to their data: each allocation of more than 32 MiB gets new pages from the system, which clears them, and that may
-// take longer than computing the output. While a run makes an array, its caller usually has the one before.
+// Makes the arrays of an output. It keeps the last large ones, and fills them again once nobody else refers to them or to
+// their data: their memory is still in the caches, and an allocation of more than 32 MiB always gets new pages, which the
+// system clears, and that may take longer than computing the output. While a run makes an array, its caller usually has
+// the one before.
 class OutputArrays {
  public:
   explicit OutputArrays(Form form) : form_(std::move(form)) {
@@ -80,7 +81,7 @@ class OutputArrays {
   }
 
  private:
-  static constexpr py::ssize_t kLarge = py::ssize_t{16} << 20;
+  static constexpr py::ssize_t kLarge = py::ssize_t{1} << 20;
 
   // Users can change an array's type, shape and flags in place.
   bool is_as_made(const py::array& array) const {

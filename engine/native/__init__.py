@@ -389,7 +389,7 @@ class PlanRunner:
     def run(self, inputs: Sequence[Array], cancel: CancelFlag) -> list[Array]:
         """Run all steps and return new arrays; otherwise as `fill`.
 
-        An array of 16 MiB or more may be one that an earlier run returned, if nothing refers to it any more.
+        An array of 1 MiB or more may be one that an earlier run returned, if nothing refers to it any more.
         """
         return self._runner.run(inputs, cancel._flag)
 
