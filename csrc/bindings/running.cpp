@@ -55,10 +55,10 @@ struct Form {
   std::vector<py::ssize_t> shape;
 };
 
-// Makes the arrays of an output. It keeps the last large ones, and fills them again once nobody else refers to them or to
-// their data: their memory is still in the caches, and an allocation of more than 32 MiB always gets new pages, which the
-// system clears, and that may take longer than computing the output. While a run makes an array, its caller usually has
-// the one before.
+// Makes the arrays of an output. It keeps the last large ones, and fills them again once nobody else refers to them or
+// to their data: their memory is still in the caches, and an allocation of more than 32 MiB always gets new pages,
+// which the system clears, and that may take longer than computing the output. While a run makes an array, its caller
+// usually has the one before.
 class OutputArrays {
  public:
   explicit OutputArrays(Form form) : form_(std::move(form)) {
