@@ -20,7 +20,7 @@ from engine_cpu.lowering.conv_candidates import (
     has_bf16_kernel,
 )
 from engine_cpu.lowering.conv_chain import lower_chain
-from engine_cpu.lowering.conv_geometry import MAX_TRANSPOSED_STRIDE, conv_geometry, has_two_axes
+from engine_cpu.lowering.conv_geometry import conv_geometry, has_two_axes
 from engine_cpu.lowering.conv_operands import packed_weights, padded_bias
 from engine_cpu.lowering.conv_slices import is_sliced, lower_sliced
 from engine_cpu.lowering.conv_slices_transposed import is_sliced_transposed, lower_sliced_transposed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
 from engine.ir.element_type import f32
 from engine.native import Attribute
@@ -14,9 +13,6 @@ from engine.startup import dataclass
 from engine_cpu.layout import Layout, layout_bytes
 
 Pair = tuple[int, int]
-
-MAX_TRANSPOSED_STRIDE: Final = 64
-"""The largest stride of the kernels of transposed convolutions."""
 
 
 @dataclass(frozen=True, slots=True)

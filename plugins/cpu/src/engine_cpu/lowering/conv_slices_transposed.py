@@ -17,8 +17,9 @@ from engine.ops.conv import ConvSpec
 from engine.ops.windows import WindowGeometry
 from engine.startup import dataclass
 from engine_cpu.layout import Layout
+from engine_cpu.lowering.checks import MAX_TRANSPOSED_STRIDE
 from engine_cpu.lowering.conv_candidates import ConvCandidates, ConvProblem, estimated_seconds
-from engine_cpu.lowering.conv_geometry import MAX_TRANSPOSED_STRIDE, ConvGeometry
+from engine_cpu.lowering.conv_geometry import ConvGeometry
 from engine_cpu.lowering.conv_operands import Array, packed_part, padded_bias
 from engine_cpu.lowering.conv_slices import CHUNK_BYTES, MAX_STEPS, Maps, copied_in, copied_out
 from engine_cpu.lowering.epilogue import activation_attributes
