@@ -789,7 +789,7 @@ def test_the_node_that_needs_a_plan_for_each_length_is_named() -> None:
     pooled.friendly_name = "halves"
     batch, length = said(Model([ops.Relu(pooled)], [x]))
     assert batch.startswith("batch: one plan (2 to ")
-    assert length.startswith("n: a plan for each value: halves: attribute out of window_pool is ")
+    assert length.startswith("n: a plan for each value: halves: attribute out of max_pool_f32 is ")
     rest = ops.Mod(length_of(x, 2), Constant(np.array(10)))
     rest.friendly_name = "remainder"
     (line,) = said(Model([ops.Add(x, ops.Cast(rest, to=f32))], [x]))

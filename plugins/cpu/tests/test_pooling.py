@@ -39,9 +39,10 @@ def test_maxima_of_rows(kernel: int, stride: int, pad: int, dilation: int, width
     parameter = Parameter(f32, x.shape, "x")
     attributes = {"strides": [stride] * 2, "pads": [pad] * 4, "dilations": [dilation] * 2}
     model = Model([ops.MaxPool(parameter, kernel_shape=[kernel] * 2, **attributes)], [parameter])
-    assert kernels(model) == ["window_pool"]
+    expected = pooled(x, kernel, stride, pad, dilation)
+    assert ("window_pool" in kernels(model)) == (expected.shape[-1] >= 16)  # shorter rows do not fill vectors
     (got,) = Core().compile_model(model, "CPU")({"x": x}).values()
-    np.testing.assert_array_equal(got, pooled(x, kernel, stride, pad, dilation))
+    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 7, 7), (2, 16, 13, 13), (2, 5, 33), (3, 1, 1, 1)])

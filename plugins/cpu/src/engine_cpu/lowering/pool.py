@@ -16,7 +16,7 @@ from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.native import Attribute
 from engine.ops.pool import GlobalLpPoolSpec, PoolSpec
 from engine.ops.spec import OperatorSpec, SpecT
-from engine_cpu.layout import Layout, LayoutOption, layout_bytes, static_shape
+from engine_cpu.layout import BLOCK, Layout, LayoutOption, layout_bytes, static_shape
 from engine_cpu.lowering.checks import F32, check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_geometry import window_attributes
 from engine_cpu.lowering.registry import OpLowering, lowers
@@ -58,7 +58,7 @@ class PoolLowering(_MapLowering[PoolSpec]):
         count, x = spec.node.num_outputs, spec.node.input_value(0)
         if not _is_in_blocks(spec):
             return (LayoutOption.uniform(Layout.PLAIN, 1, count),)
-        if spec.op_type != "MaxPool" or x.element_type is not f32:
+        if spec.op_type != "MaxPool" or x.element_type is not f32 or _width(spec) < BLOCK:
             return super().layouts(spec)
         # Windows of rows take longer than of blocks: as long as half of a reorder of the input.
         cost = layout_bytes(static_shape(x), f32, Layout.PLAIN)
@@ -77,6 +77,11 @@ class PoolLowering(_MapLowering[PoolSpec]):
 def _is_in_blocks(spec: PoolSpec) -> bool:
     """Whether the kernels on blocks of channels compute a pooling."""
     return spec.op_type != "LpPool" and not spec.is_read(1) and len(spec.node.input_value(0).shape) < 5
+
+
+def _width(spec: PoolSpec) -> int:
+    """The length of rows of the result: short ones do not fill vectors."""
+    return static_shape(spec.output())[-1]
 
 
 def _window_step(spec: PoolSpec, b: SegmentBuilder) -> None:
