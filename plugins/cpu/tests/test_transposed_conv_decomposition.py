@@ -41,7 +41,7 @@ DECOMPOSED = ["FusedConv", "DepthToSpace"]
         (40, 5, 3, {"auto_pad": "VALID"}, DECOMPOSED),
         (4, 3, 2, {}, ["ConvTranspose"]),
         (128, 16, 2, {}, ["ConvTranspose"]),
-        (64, 3, 1, {}, ["ConvTranspose"]),
+        (64, 3, 1, {}, ["FusedConv"]),
         (64, 3, 2, {"pads": [1, 0, 0, 0]}, ["ConvTranspose"]),
         (64, 3, 2, {"output_padding": [1, 1]}, ["ConvTranspose"]),
         (64, 3, 2, {"output_shape": [6, 8]}, ["ConvTranspose"]),
@@ -57,6 +57,30 @@ def test_which_become_products(
     given = {"strides": [side, side], **attributes}
     made = ops.ConvTranspose(x, constant(channels, outputs, side, side), **given)
     assert transformed(Model([made], [x])) == expected
+
+
+@pytest.mark.parametrize(
+    ("weights", "attributes"),
+    [
+        ((6, 1, 3, 3), {"group": 6, "pads": [1, 1, 1, 1]}),
+        ((6, 2, 3, 2), {"group": 3, "pads": [0, 1, 2, 0]}),
+        ((6, 5, 3, 3), {"dilations": [2, 1], "pads": [1, 0, 4, 2]}),
+        ((6, 4, 3), {"group": 2, "pads": [2, 1]}),
+        ((6, 2, 2, 3, 1), {}),
+        ((6, 3, 3, 3), {"auto_pad": "VALID"}),
+    ],
+)
+def test_a_stride_of_1_is_a_mirrored_convolution(weights: tuple[int, ...], attributes: dict[str, Any]) -> None:
+    x = Parameter(f32, [2, 6, 5, 7, 4][: len(weights)], "x")
+    assert transformed(Model([ops.ConvTranspose(x, constant(*weights), **attributes)], [x])) == ["FusedConv"]
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"pads": [3, 0, 0, 0]}, {"auto_pad": "SAME_UPPER"}, {"output_shape": [5, 7]}, {"strides": [1, 2]}]
+)
+def test_other_windows_stay(attributes: dict[str, Any]) -> None:
+    x = Parameter(f32, [1, 6, 5, 7], "x")
+    assert transformed(Model([ops.ConvTranspose(x, constant(6, 3, 3, 3), **attributes)], [x])) == ["ConvTranspose"]
 
 
 def test_bias_and_activation_are_those_of_the_product() -> None:
