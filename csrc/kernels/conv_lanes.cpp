@@ -202,18 +202,46 @@ ENGINE_NOINLINE void tile(const LanesCall& call) {
 
 using TileKernel = void (*)(const LanesCall& call);
 
+// All sizes up to kSmallPixels, and some larger ones: a row has tiles of equal sizes, or of sizes that differ by one.
+constexpr int kSmallPixels = 8;
+template <int kStride, int kPixels>
+constexpr TileKernel tile_or_null() {
+  if constexpr (kPixels <= kSmallPixels || (kStride != kAnyStride && kPixels % 2 == 0))
+    return &tile<kPixels, kStride>;
+  else
+    return nullptr;
+}
+
 template <int kStride, int... kPixels>
-TileKernel pick(int pixels, Indices<kPixels...>) {
-  static const TileKernel table[] = {&tile<kPixels, kStride>...};
+TileKernel pick(std::int64_t pixels, Indices<kPixels...>) {
+  static constexpr TileKernel table[] = {tile_or_null<kStride, kPixels>()...};
   return table[pixels - 1];
 }
 
-// Tiles for three adjacent kernel columns at a time need strides that are known to the compiler.
-TileKernel tile_of(const ConvShape& s, int pixels) {
+// Null if there is no tile of that size. Tiles for three adjacent kernel columns at a time need strides that are known
+// to the compiler.
+TileKernel tile_of(const ConvShape& s, std::int64_t pixels) {
   const typename CountTo<kMaxPixels>::Type all;
   if (s.dilation_w == 1 && s.stride_w == 1) return pick<1>(pixels, all);
   if (s.dilation_w == 1 && s.stride_w == 2) return pick<2>(pixels, all);
   return pick<kAnyStride>(pixels, all);
+}
+
+// The tiles of a row: `wide` of `pixels` + 1 pixels, then the others of `pixels`.
+struct RowTiles {
+  std::int64_t count, pixels, wide;
+  TileKernel narrow_tile, wide_tile;
+};
+RowTiles row_tiles(const ConvShape& s) {
+  RowTiles row = {};
+  for (std::int64_t most = kMaxPixels; row.narrow_tile == nullptr || row.wide_tile == nullptr; --most) {
+    row.count = (s.out_w + most - 1) / most;
+    row.pixels = s.out_w / row.count;
+    row.wide = s.out_w % row.count;
+    row.narrow_tile = tile_of(s, row.pixels);
+    row.wide_tile = row.wide > 0 ? tile_of(s, row.pixels + 1) : row.narrow_tile;
+  }
+  return row;
 }
 
 // Fills in the sources of the lanes of output channels [first, first + kLanes).
@@ -281,10 +309,7 @@ void conv_lanes_f32(const void* raw_args, void* const* buffers, const KernelCont
 
   const std::int64_t blocks = (s.out_channels + 15) / 16, block_weights = pack_reduction(args.pack) * 16;
   const std::int64_t row_weights = args.pack.rows * s.kernel_w * 16, in_row = s.in_w * 16;
-  const std::int64_t tiles = (s.out_w + kMaxPixels - 1) / kMaxPixels;
-  const std::int64_t each = s.out_w / tiles, wide = s.out_w % tiles;  // `wide` tiles have one more pixel
-  const TileKernel narrow_tile = tile_of(s, static_cast<int>(each));
-  const TileKernel wide_tile = wide > 0 ? tile_of(s, static_cast<int>(each + 1)) : narrow_tile;
+  const RowTiles row = row_tiles(s);
 
   LanesCall call = {};
   call.x_row = s.dilation_h * in_row;
@@ -295,7 +320,7 @@ void conv_lanes_f32(const void* raw_args, void* const* buffers, const KernelCont
   call.stride = s.stride_w;
   call.dilation = s.dilation_w;
   call.epilogue = &args.epilogue;
-  const std::int64_t block_tiles = s.out_h * tiles;
+  const std::int64_t block_tiles = s.out_h * row.count;
   const WorkRange range = split_work(s.batch * blocks * block_tiles, context.worker, context.workers);
   for (std::int64_t first = range.begin; first < range.end;) {
     const std::int64_t n = first / (blocks * block_tiles), block = first / block_tiles % blocks;
@@ -304,9 +329,9 @@ void conv_lanes_f32(const void* raw_args, void* const* buffers, const KernelCont
       find_sources(s, block * 16 + l, sources);
       call.bias = bias ? bias + block * 16 + l : nullptr;
       call.scale = scale ? scale + block * 16 + l : nullptr;
-      std::int64_t oh = begin / tiles, tile = begin % tiles;
+      std::int64_t oh = begin / row.count, tile = begin % row.count;
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t ih = oh * s.stride_h - s.pad_top, ow = tile * each + min64(tile, wide);
+        const std::int64_t ih = oh * s.stride_h - s.pad_top, ow = tile * row.pixels + min64(tile, row.wide);
         const WorkRange rows = rows_inside(ih, s);
         const std::int64_t at = ((block * s.out_h + oh) * s.out_w + ow) * 16 + l;
         call.start = ow * s.stride_w - s.pad_left;
@@ -317,8 +342,8 @@ void conv_lanes_f32(const void* raw_args, void* const* buffers, const KernelCont
         call.residual = residual ? residual + n * args.residual_batch + at : nullptr;
         if (block + 1 < blocks && l == 0)
           prefetch_weights(w + (block + 1) * block_weights, block_weights, i - begin, end - begin);
-        (tile < wide ? wide_tile : narrow_tile)(call);
-        if (++tile == tiles) {
+        (tile < row.wide ? row.wide_tile : row.narrow_tile)(call);
+        if (++tile == row.count) {
           tile = 0;
           ++oh;
         }
