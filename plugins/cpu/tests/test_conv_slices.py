@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_cpu.lowering import conv, conv_slices, conv_slices_transposed
+from engine_cpu.lowering import conv, conv_runs, conv_slices, conv_slices_transposed
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Parameter, f32
@@ -68,6 +68,33 @@ def test_results(
     _compare(model, x, terms=w[0].size)
     monkeypatch.setattr(conv_slices, "CHUNK_BYTES", 1 << 15)  # one or two slices at a time
     _compare(model, x, terms=w[0].size)
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+@pytest.mark.parametrize("channels", [(20, 37), (16, 16), (40, 3), (5, 1)])
+@pytest.mark.parametrize("shape", [(7, 9, 8), (1, 12, 13), (3, 4, 5)])
+def test_runs_of_pixels(
+    shape: tuple[int, int, int], channels: tuple[int, int], is_plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of whole maps, of a part of each, and maps too small for them."""
+    x, w = values(2, channels[0], *shape), values(channels[1], channels[0], 1, 1, 1, seed=1)
+    for size in (512 << 10, 32 << 10):
+        monkeypatch.setattr(conv_runs, "_RUN_BYTES", size)
+        _compare(_model(x, w, {}, is_plain=is_plain), x, terms=w[0].size)
+
+
+def test_runs_are_between_plain_maps_only() -> None:
+    """A map of blocks is not reordered for them."""
+    x, inner = Parameter(f32, [1, 32, 4, 16, 16], "x"), Constant(values(32, 32, 1, 1, 1))
+    steps = {}
+    for count in (1, 3):
+        y = ops.Relu(x)
+        for _ in range(count):
+            y = ops.Relu(ops.create("Conv", [y, inner], {}))
+        network = Core().compile_model(Model([ops.Relu(y)], [x]), "CPU")
+        steps[count] = [step.kernel for plan in network.native_plans() for step in plan.steps]  # type: ignore[attr-defined]
+    assert "strided_copy" in steps[1]
+    assert "strided_copy" not in steps[3]
 
 
 TRANSPOSED: list[tuple[tuple[int, int, int], dict[str, Any]]] = [

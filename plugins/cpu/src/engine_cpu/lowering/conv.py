@@ -22,6 +22,7 @@ from engine_cpu.lowering.conv_candidates import (
 from engine_cpu.lowering.conv_chain import lower_chain
 from engine_cpu.lowering.conv_geometry import conv_geometry, has_two_axes
 from engine_cpu.lowering.conv_operands import packed_weights, padded_bias
+from engine_cpu.lowering.conv_runs import lower_runs, runs_option
 from engine_cpu.lowering.conv_slices import is_sliced, lower_sliced
 from engine_cpu.lowering.conv_slices_transposed import is_sliced_transposed, lower_sliced_transposed
 from engine_cpu.lowering.epilogue import activation_attributes
@@ -61,6 +62,8 @@ class ConvLowering(OpLowering[ConvSpec]):
             options.append(_option(node, source, Layout.BLOCKED_BF16, "bf16"))
             if spec.group != channels or spec.group == 1:  # a depthwise convolution writes the layout that it reads
                 options.append(_option(node, source, Layout.BLOCKED, "bf16"))
+        if runs := runs_option(spec):
+            options.append(runs)
         return options
 
     def lower(self, spec: ConvSpec, b: SegmentBuilder) -> None:
@@ -76,6 +79,9 @@ class ConvLowering(OpLowering[ConvSpec]):
         node = spec.node
         option, out = b.option(node), node.output(0)
         layout, out_layout = option.inputs[_X], option.outputs[0]
+        if out_layout is Layout.PLAIN:
+            lower_runs(spec, b)
+            return
         geometry = conv_geometry(spec, b.shape(node.input_value(_X)), b.shape(node.input_value(_W)))
         bias, residual = spec.input(_BIAS), spec.input(_RESIDUAL)
         problem = ConvProblem(
