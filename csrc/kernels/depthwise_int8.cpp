@@ -1,7 +1,7 @@
 // depthwise_int8: see depthwise_int8.hpp; pack_depthwise_int8: its weights, from i8 [channels, kernel_h, kernel_w].
 //
-// Each input row is rearranged into quads once, in a ring of kernel_h rows that stays in L1. Split over channel blocks
-// and output rows. y must not overlap x or w; a residual may be y itself.
+// Each input row is rearranged into quads once, in a ring of the rows that a window spans, which stays in L1. Split
+// over channel blocks and output rows. y must not overlap x or w; a residual may be y itself.
 #include "kernels/depthwise_int8.hpp"
 
 #include <cstring>
@@ -125,6 +125,15 @@ ENGINE_INLINE void run_pixels(const DepthwiseInt8Args& args, const Row& row, std
     for (std::int64_t r = 0; r < args.shape.kernel_h; ++r) {
       const std::uint8_t* x = row.quads[r] + first * stride / 4 * kQuad + v * kPartBytes;
       const std::uint8_t* w = row.w + r * 4 * quads * kQuad + v * kPartBytes;
+      if constexpr (kWidth == 0 && kStride == 1) {
+        // Any width: all shifts have the same number of quads, the last of which may be zero.
+        for (std::int64_t q = 0; q < quads; ++q)
+#pragma GCC unroll 16
+          for (int p = 0; p < kPixels; ++p)
+            acc[p] = dot_bytes<kPairsFit>(load_byte_quads(x + (p / 4 + q) * kQuad),
+                                          load_byte_quads(w + (p % 4 * quads + q) * kQuad), acc[p]);
+        continue;
+      }
       const std::int64_t lead = kStride ? 0 : first * stride % 4;  // a constant stride has `first` at a quad
 #pragma GCC unroll 16
       for (int p = 0; p < kPixels; ++p) {
@@ -156,6 +165,7 @@ void run_row(const DepthwiseInt8Args& args, const Row& row) {
   if (width == 3 && stride == 2) return run_row<3, 2, kPairsFit>(args, row);
   if (width == 5 && stride == 1) return run_row<5, 1, kPairsFit>(args, row);
   if (width == 5 && stride == 2) return run_row<5, 2, kPairsFit>(args, row);
+  if (stride == 1) return run_row<0, 1, kPairsFit>(args, row);
   return run_row<0, 0, kPairsFit>(args, row);
 }
 
@@ -177,8 +187,9 @@ void depthwise_int8(const void* raw_args, void* const* buffers, const KernelCont
   char* y = static_cast<char*>(buffers[operand]);
 
   // Scratch: the ring, a row of padding, the rows' addresses, and which input row a slot of the ring has.
+  const std::int64_t span = depthwise_int8_rows(s);
   std::uint8_t* ring = static_cast<std::uint8_t*>(context.scratch);
-  std::uint8_t* outside = ring + s.kernel_h * row_bytes;
+  std::uint8_t* outside = ring + span * row_bytes;
   const std::uint8_t** quads = reinterpret_cast<const std::uint8_t**>(outside + row_bytes);
   std::int64_t* held = reinterpret_cast<std::int64_t*>(quads + s.kernel_h);
   alignas(16) std::uint8_t padding[16];
@@ -194,12 +205,13 @@ void depthwise_int8(const void* raw_args, void* const* buffers, const KernelCont
   for (std::int64_t item = range.begin; item < range.end; ++item) {
     const std::int64_t top = oh * s.stride_h - s.pad_top;
     if (is_new_map) {
-      for (std::int64_t r = 0; r < s.kernel_h; ++r) held[r] = -1;
+      for (std::int64_t r = 0; r < span; ++r) held[r] = -1;
       first_slot = 0;
       is_new_map = false;
     }
-    for (std::int64_t r = 0, slot = first_slot; r < s.kernel_h; ++r, slot = slot + 1 == s.kernel_h ? 0 : slot + 1) {
-      const std::int64_t ih = top + r;
+    for (std::int64_t r = 0, slot = first_slot; r < s.kernel_h; ++r, slot += s.dilation_h) {
+      const std::int64_t ih = top + r * s.dilation_h;
+      if (slot >= span) slot -= span;
       if (ih < 0 || ih >= s.in_h) {
         quads[r] = outside;
         continue;
@@ -221,7 +233,7 @@ void depthwise_int8(const void* raw_args, void* const* buffers, const KernelCont
       run_row<kHasPairProducts>(args, row);
     else
       run_row<false>(args, row);
-    for (first_slot += s.stride_h; first_slot >= s.kernel_h;) first_slot -= s.kernel_h;
+    for (first_slot += s.stride_h; first_slot >= span;) first_slot -= span;
     if (++oh == s.out_h) {
       oh = 0;
       ++map;

@@ -11,7 +11,7 @@ namespace engine {
 //
 //   w [channels / 16][kernel_h][shift 0..3][quads][16][4], quads = depthwise_int8_quads(kernel_w)
 //
-// Operands as in conv_int8.hpp; shape.groups == shape.in_channels == shape.out_channels, dilations 1.
+// Operands as in conv_int8.hpp; shape.groups == shape.in_channels == shape.out_channels, dilation_w 1.
 struct DepthwiseInt8Args {
   ConvShape shape;
   ConvOperands operands;
@@ -24,6 +24,11 @@ struct DepthwiseInt8Args {
 // The quads that a window of any shift spans.
 static inline std::int64_t depthwise_int8_quads(std::int64_t kernel_w) {
   return (kernel_w + 6) / 4;
+}
+
+// The rows of x that a window spans.
+static inline std::int64_t depthwise_int8_rows(const ConvShape& s) {
+  return (s.kernel_h - 1) * s.dilation_h + 1;
 }
 
 }  // namespace engine

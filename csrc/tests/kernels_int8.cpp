@@ -183,6 +183,7 @@ std::vector<ByteVector> operands(const ByteVector& x, const ByteVector& w, const
 
 struct Conv {
   std::int64_t batch = 1, groups = 1, in = 16, out = 16, h = 5, w = 5, kernel = 1, stride = 1, pad = 0, dilation = 1;
+  bool is_dilated_down = false;  // only the rows are dilated
 };
 
 // `family`: blocked, planar, depthwise; or tiles, planar tiles.
@@ -191,8 +192,10 @@ void check_conv(const Target& target, const std::string& family, const Conv& c, 
   Dice dice(seed);
   const bool is_depthwise = family == "depthwise", is_planar = family.find("planar") == 0;
   const bool is_on_tiles = family.find("tiles") != std::string::npos;
-  const std::int64_t span = c.dilation * (c.kernel - 1) + 1, own = c.in / c.groups;
-  const std::int64_t out_h = (c.h + 2 * c.pad - span) / c.stride + 1, out_w = (c.w + 2 * c.pad - span) / c.stride + 1;
+  const std::int64_t own = c.in / c.groups, dilation_w = c.is_dilated_down ? 1 : c.dilation;
+  const std::int64_t span_h = c.dilation * (c.kernel - 1) + 1, span_w = dilation_w * (c.kernel - 1) + 1;
+  const std::int64_t out_h = (c.h + 2 * c.pad - span_h) / c.stride + 1;
+  const std::int64_t out_w = (c.w + 2 * c.pad - span_w) / c.stride + 1;
   const std::int64_t zero_point = dice.roll(256);
   AttributeMap shape{{"batch", c.batch},
                      {"groups", c.groups},
@@ -202,7 +205,7 @@ void check_conv(const Target& target, const std::string& family, const Conv& c, 
                      {"out", std::vector<std::int64_t>{out_h, out_w}},
                      {"kernel", std::vector<std::int64_t>{c.kernel, c.kernel}},
                      {"strides", std::vector<std::int64_t>{c.stride, c.stride}},
-                     {"dilations", std::vector<std::int64_t>{c.dilation, c.dilation}},
+                     {"dilations", std::vector<std::int64_t>{c.dilation, dilation_w}},
                      {"pads", std::vector<std::int64_t>(4, c.pad)}};
   shape.merge(tiling);
   const ByteVector x = random_bytes(static_cast<std::size_t>(c.batch * c.in * c.h * c.w), seed + 1);
@@ -269,7 +272,7 @@ void check_conv(const Target& target, const std::string& family, const Conv& c, 
     for (std::int64_t i = 0; i < own; ++i)
       for (std::int64_t kh = 0; kh < c.kernel; ++kh)
         for (std::int64_t kw = 0; kw < c.kernel; ++kw) {
-          const std::int64_t ih = oh * c.stride - c.pad + kh * c.dilation, iw = ow * c.stride - c.pad + kw * c.dilation;
+          const std::int64_t ih = oh * c.stride - c.pad + kh * c.dilation, iw = ow * c.stride - c.pad + kw * dilation_w;
           const bool is_inside = ih >= 0 && iw >= 0 && ih < c.h && iw < c.w;
           const std::int64_t value =
               is_inside ? byte_at(x, ((n * c.in + first + i) * c.h + ih) * c.w + iw, false) : zero_point;
@@ -295,12 +298,14 @@ struct Axis {
   }
 };
 
-void check_transposed(const Target& target, std::int64_t batch, std::int64_t in, std::int64_t out, const Axis& rows,
-                      const Axis& columns, const Epilogue& e, std::uint32_t seed) {
+void check_transposed(const Target& target, std::int64_t batch, std::int64_t groups, std::int64_t in, std::int64_t out,
+                      const Axis& rows, const Axis& columns, const Epilogue& e, std::uint32_t seed) {
   Dice dice(seed);
   const std::int64_t zero_point = dice.roll(256), pixels = rows.out * columns.out;
   const std::int64_t taps = rows.kernel * columns.kernel, residues = rows.stride * columns.stride;
+  const std::int64_t own = in / groups, own_out = out / groups;
   const AttributeMap shape{{"batch", batch},
+                           {"groups", groups},
                            {"in_channels", in},
                            {"out_channels", out},
                            {"in", std::vector<std::int64_t>{rows.in, columns.in}},
@@ -311,7 +316,7 @@ void check_transposed(const Target& target, std::int64_t batch, std::int64_t in,
                            {"pads", std::vector<std::int64_t>{rows.pad, columns.pad, 0, 0}}};
   const bool pairs_fit = dice.roll(3) == 0;
   const ByteVector x = random_bytes(static_cast<std::size_t>(batch * in * rows.in * columns.in), seed + 1);
-  const ByteVector weights = random_weights(static_cast<std::size_t>(in * out * taps), pairs_fit, seed + 2);
+  const ByteVector weights = random_weights(static_cast<std::size_t>(in * own_out * taps), pairs_fit, seed + 2);
   Vectors v = vectors_of(out, dice);
   v.start.clear();
   for (std::int64_t i = 0; i < residues * padded(out); ++i)
@@ -345,11 +350,11 @@ void check_transposed(const Target& target, std::int64_t batch, std::int64_t in,
         bool is_row = false, is_column = false;
         const std::int64_t ih = rows.source(oh, kh, is_row), iw = columns.source(ow, kw, is_column);
         if (!is_row || !is_column) continue;
-        for (std::int64_t i = 0; i < in; ++i) {
+        for (std::int64_t i = o / own_out * own; i < (o / own_out + 1) * own; ++i) {
           const bool is_inside = ih >= 0 && iw >= 0;
           const std::int64_t value =
               is_inside ? byte_at(x, ((n * in + i) * rows.in + ih) * columns.in + iw, false) : zero_point;
-          sum += value * byte_at(weights, (i * out + o) * taps + kh * columns.kernel + kw, true);
+          sum += value * byte_at(weights, (i * own_out + o % own_out) * taps + kh * columns.kernel + kw, true);
         }
       }
     const double value = static_cast<double>(sum) * v.scale[static_cast<std::size_t>(o)] +
@@ -375,8 +380,10 @@ void transposed(const Target& target) {
   };
   for (std::uint32_t seed = 0; seed < 150; ++seed) {
     const Axis rows = axis(6), columns = axis(20);
-    check_transposed(target, 1 + dice.roll(2), 1 + dice.roll(50), 1 + dice.roll(50), rows, columns,
-                     random_epilogue(dice), 5000 + seed);
+    const std::int64_t groups = dice.roll(4) == 0 ? 2 : 1;
+    const std::int64_t in = groups == 2 ? 32 + 32 * dice.roll(2) : 1 + dice.roll(50);
+    const std::int64_t out = groups == 2 ? 32 : 1 + dice.roll(50);
+    check_transposed(target, 1 + dice.roll(2), groups, in, out, rows, columns, random_epilogue(dice), 5000 + seed);
   }
 }
 
@@ -472,7 +479,9 @@ void depthwise(const Target& target) {
     c.kernel = seed % 2 == 0 ? 3 + 2 * dice.roll(2) : 1 + dice.roll(9);
     c.stride = 1 + dice.roll(3);
     c.pad = dice.roll(c.kernel + 1);
-    c.h = c.kernel + dice.roll(12);
+    c.dilation = dice.roll(3) == 0 ? 2 + dice.roll(6) : 1;
+    c.is_dilated_down = true;
+    c.h = c.dilation * c.kernel + dice.roll(12);
     c.w = c.kernel + dice.roll(40);
     check_conv(target, "depthwise", c, random_epilogue(dice), {}, 2000 + seed);
   }
@@ -547,13 +556,13 @@ void refusals(const Target& target) {
       AttributeMap{{"in", five}, {"out", one}, {"kernel", three}, {"dilations", std::vector<std::int64_t>{2, 2}}});
   AttributeMap grouped{{"batch", std::int64_t{1}},
                        {"groups", std::int64_t{2}},
-                       {"in_channels", std::int64_t{32}},
+                       {"in_channels", std::int64_t{40}},
                        {"out_channels", std::int64_t{32}},
                        {"in", one},
                        {"out", three},
                        {"kernel", three}};
-  expect_refused(target, conv_transpose_int8_operations, "conv_transpose_int8", grouped, {32, 9216, 128, 128}, {288},
-                 "2 groups");
+  expect_refused(target, conv_transpose_int8_operations, "conv_transpose_int8", grouped, {48, 9216, 128, 128}, {288},
+                 "groups of 20");
   expect_refused(target, conv_int8_operations, "conv_planar_int8", plain, {75, 4096, 64, 64}, {64}, "dilation");
 }
 

@@ -1,4 +1,4 @@
-// Plan building for transposed convolutions of 8-bit maps in one group: see conv_int8.hpp. Attributes: as for
+// Plan building for transposed convolutions of 8-bit maps: see conv_int8.hpp. Attributes: as for
 // conv_blocked_int8, without a computed zero point.
 #include <algorithm>
 
@@ -51,8 +51,7 @@ TransposedInt8 read_transposed_int8(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const TileTraits& traits = find_transposed_traits(request);
   const ConvShape shape = read_conv_shape(attributes, true);
-  if (shape.groups != 1)
-    throw PlanError(std::to_string(shape.groups) + " groups for a transposed convolution of 8 bits; expected 1");
+  expect_whole_groups(shape);
   const std::vector<ResiduePart> residues = residue_parts(shape);
   TransposedInt8 whole = {shape, margins_of(residues), {}, 0};
   const Margins& margins = whole.margins;
@@ -72,9 +71,9 @@ TransposedInt8 read_transposed_int8(const StepRequest& request) {
     ConvInt8Args args = {};
     args.conv = make_conv_args(read, operands, requantize.epilogue, tiling, traits);
     set_residue(shape, residue, args.conv);
-    args.conv.y_batch = args.conv.residual_batch = args.conv.y_group;
+    args.conv.y_batch = args.conv.residual_batch = shape.groups * args.conv.y_group;
     args.conv.pack.packed_offset = whole.packed_bytes;
-    whole.packed_bytes += pack_group_words(args.conv.pack) * args.conv.pack.adjacent;
+    whole.packed_bytes += shape.groups * pack_group_words(args.conv.pack) * args.conv.pack.adjacent;
     args.requantize = requantize;
     args.pairs_fit = read_pairs_fit(attributes);
     std::memset(args.padding, read_input_zero_point(attributes), sizeof args.padding);
@@ -111,7 +110,7 @@ PreparedStep prepare_conv_transpose_int8(const StepRequest& request) {
   request.expect_output(0, output_bytes(first.requantize.y));
 
   PreparedStep step;
-  step.work = 2.0 * s.batch * s.in_channels * s.in_h * s.in_w * s.out_channels * s.kernel_h * s.kernel_w;
+  step.work = 2.0 * s.batch * s.in_channels * s.in_h * s.in_w * (s.out_channels / s.groups) * s.kernel_h * s.kernel_w;
   const KernelEntry& kernel = request.kernels.find("conv_blocked_int8");
   for (const ConvInt8Args& part : whole.parts) {
     const ConvShape& read = part.conv.shape;
@@ -128,12 +127,12 @@ PreparedStep prepare_conv_transpose_int8(const StepRequest& request) {
   return step;
 }
 
-// w as i8 [in, out, kernel height, kernel width] -> packed. The step has the attributes of the convolution.
+// w as i8 [in, out / groups, kernel height, kernel width] -> packed. The step has the attributes of the convolution.
 PreparedStep prepare_pack_conv_transpose_int8(const StepRequest& request) {
   const TransposedInt8 whole = read_transposed_int8(request);
   const ConvShape& s = whole.shape;
   request.expect_operands(1, 1);
-  request.expect_input(0, checked_product({s.in_channels, s.out_channels, s.kernel_h, s.kernel_w}));
+  request.expect_input(0, checked_product({s.in_channels, s.out_channels / s.groups, s.kernel_h, s.kernel_w}));
   request.expect_output(0, checked_product({whole.packed_bytes}));
   PreparedStep step;
   for (const ConvInt8Args& part : whole.parts)

@@ -1,5 +1,5 @@
 // Plan building for depthwise convolution of 8-bit maps. Attributes: as for conv_blocked_int8, without a tiling;
-// dilations must be 1.
+// the horizontal dilation must be 1.
 #include "kernels/depthwise_int8.hpp"
 
 #include "kernels/depthwise.hpp"
@@ -14,7 +14,8 @@ constexpr std::int64_t kQuad = 64;  // bytes of four pixels of a channel block
 DepthwiseInt8Args read_depthwise(const StepRequest& request) {
   const ConvShape shape = read_conv_shape(request.attributes);
   expect_depthwise(shape);
-  if (shape.dilation_h != 1 || shape.dilation_w != 1) throw PlanError("the convolution is dilated; expected 1");
+  if (shape.dilation_w != 1)
+    throw PlanError("the horizontal dilation is " + std::to_string(shape.dilation_w) + "; expected 1");
   DepthwiseInt8Args args = {};
   args.shape = shape;
   args.operands = read_conv_operands(request.attributes);
@@ -48,8 +49,8 @@ PreparedStep prepare_depthwise_int8(const StepRequest& request) {
         index, blocked_bytes(s.batch, s.out_channels, s.out_h, s.out_w, element_bytes_of(args.requantize.residual)));
   request.expect_output(0,
                         blocked_bytes(s.batch, s.out_channels, s.out_h, s.out_w, element_bytes_of(args.requantize.y)));
-  const std::size_t rows = checked_product({s.kernel_h + 1, args.row_quads, kQuad});
-  const std::size_t addresses = checked_product({s.kernel_h, 2, 8});
+  const std::size_t rows = checked_product({depthwise_int8_rows(s) + 1, args.row_quads, kQuad});
+  const std::size_t addresses = checked_product({s.kernel_h + depthwise_int8_rows(s), 8});
   return one_phase(PreparedPhase::of(request.kernels.find("depthwise_int8"), args), checked_add(rows, addresses),
                    conv_work(s));
 }

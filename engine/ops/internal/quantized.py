@@ -94,7 +94,8 @@ def QuantizedConv(  # noqa: N802 - constructors of operators are called as the o
     """`Q(activation(DQ(Q(Conv(DQ(x), DQ(weights), bias))) + DQ(residual)))`; all but the convolution are optional.
 
     Args:
-        operands: x is [N, C, ...], the weights are as for Conv, or for ConvTranspose in one group if `transposed`.
+        operands: x is [N, C, ...], the weights are as for Conv, or for ConvTranspose if `transposed`; then groups need
+            weights with one scale.
         activation: applied before the result is quantized.
         transposed: whether it is a ConvTranspose.
         attributes: the attributes of Conv or ConvTranspose.

@@ -54,7 +54,7 @@ class PrecisionRestriction:
         computed_scales: the scale and zero point of x may be computed during an inference, as in dynamic quantization.
         group_multiple: input and output channels of a group are multiples of it; None for kernels without groups.
         depthwise: groups of one input and one output channel have a kernel.
-        transposed: transposed convolutions in one group have a kernel.
+        transposed: transposed convolutions have a kernel; the other fields apply to their groups, too.
         max_terms: the number of products of u8 and i8 in a sum that the accumulator holds.
         limits: further limits of a node, as a text that says why it stays in f32; its operator is one of those above.
     """

@@ -62,8 +62,6 @@ def operands_of(spec: ConvSpec | MatMulSpec) -> Quantized:
     if dequantization_of(x_value) is None:
         raise StaysRealError("x is not quantized")
     is_transposed = isinstance(spec, ConvSpec) and spec.transposed
-    if isinstance(spec, ConvSpec) and is_transposed and spec.group != 1:
-        raise StaysRealError("there is no quantized operator for transposed convolutions in groups")
     if dequantization_of(weights_value) is None:
         raise StaysRealError("the weights are not quantized to u8 or i8")
     x = operation(x_value, "DequantizeLinear")
@@ -75,6 +73,8 @@ def operands_of(spec: ConvSpec | MatMulSpec) -> Quantized:
     is_matrix = isinstance(spec, MatMulSpec)
     axis = int(is_transposed or (isinstance(spec, MatMulSpec) and not spec.trans_b))
     weights = _weights(source, axis, 2 if is_matrix else None)
+    if isinstance(spec, ConvSpec) and is_transposed and spec.group > 1 and (weights[1].shape.rank != 0 or weights[2]):
+        raise StaysRealError("groups of a transposed convolution share scales or zero points; expected one scale")
     bias = spec.input(2)
     if bias is not None and not is_constant(bias):
         raise StaysRealError("the bias is computed; expected a constant")

@@ -129,6 +129,9 @@ def test_dilated_convolutions_of_integers(channels: int, dilations: tuple[int, i
         ((1, 16, 1, 1), 3, (1, 2), {"strides": [3, 3], "dilations": [1, 2], "output_padding": [2, 1]}),
         ((1, 8, 7), 6, (5,), {"strides": [2], "auto_pad": "SAME_UPPER"}),
         ((1, 8, 2, 9), 6, (3, 5), {"dilations": [2, 3]}),
+        ((1, 32, 3, 4), 32, (4, 4), {"group": 32, "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ((2, 12, 3, 4), 18, (3, 2), {"group": 3, "strides": [1, 2]}),
+        ((1, 64, 3, 4), 32, (2, 2), {"group": 2, "strides": [2, 2]}),
     ],
 )
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
@@ -136,13 +139,13 @@ def test_transposed_convolutions_of_integers(
     shape: tuple[int, ...], outputs: int, kernel: tuple[int, ...], attributes: dict[str, Any], kind: Any
 ) -> None:
     """A tap of padding has the value of the zero point, and outputs that no tap meets are the bias."""
-    rng = np.random.default_rng(7)
-    limits = np.iinfo(kind)
+    rng, limits, groups = np.random.default_rng(7), np.iinfo(kind), attributes.get("group", 1)
     constants = {
         "x_scale": np.float32(0.02), "x_zero": kind(-30 if kind is np.int8 else 100),
-        "w_scale": rng.uniform(0.01, 0.02, outputs).astype(np.float32),
-        "w": rng.integers(-127, 128, (shape[1], outputs, *kernel)).astype(np.int8),
-        "w_zero": np.zeros(outputs, np.int8), "bias": rng.standard_normal(outputs).astype(np.float32),
+        "w_scale": rng.uniform(0.01, 0.02, () if groups > 1 else outputs).astype(np.float32),
+        "w": rng.integers(-127, 128, (shape[1], outputs // groups, *kernel)).astype(np.int8),
+        "w_zero": np.zeros(() if groups > 1 else outputs, np.int8),
+        "bias": rng.standard_normal(outputs).astype(np.float32),
     }  # fmt: skip
     nodes = [
         onnx.helper.make_node("DequantizeLinear", ["x", "x_scale", "x_zero"], ["real"]),

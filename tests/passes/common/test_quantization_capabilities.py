@@ -42,11 +42,11 @@ def conv(x_type: Any = u8, *, weights: Node | None = None, **attributes: Any) ->
     return Model([ops.Conv(dequantized(x), given, friendly_name="node", **attributes)], [x])
 
 
-def transposed(**attributes: Any) -> Model:
+def transposed(scale: Any = None, **attributes: Any) -> Model:
     x = Parameter(u8, [1, 4, 5, 5], "x")
-    shape, outputs = (4, 6 // attributes.get("group", 1), 3, 3), 6
-    scale = np.linspace(0.01, 0.1, outputs) if "group" not in attributes else 0.02
-    weights = dequantized(codes(*shape), scale, axis=1)
+    outputs = 6 // attributes.get("group", 1)
+    given = np.linspace(0.01, 0.1, outputs) if scale is None else scale
+    weights = dequantized(codes(4, outputs, 3, 3), given, axis=1)
     return Model([ops.ConvTranspose(dequantized(x), weights, friendly_name="node", **attributes)], [x])
 
 
@@ -95,6 +95,7 @@ CONV, MATMUL = PrecisionRestriction(operator="Conv"), PrecisionRestriction(opera
             transposed(strides=[2, 3], output_padding=[1, 0], pads=[1, 0, 1, 0]),
             PrecisionRestriction(operator="Conv", transposed=True),
         ),
+        (transposed(0.02, group=2), PrecisionRestriction(operator="Conv", transposed=True)),
         (product(dequantized(codes(6, 8))), MATMUL),
         (product(dequantized(codes(8, 6), np.linspace(0.01, 0.1, 8)), transB=1), MATMUL),
         (
@@ -118,7 +119,7 @@ REASONS: list[tuple[Model, PrecisionRestriction, str]] = [
     (
         transposed(group=2),
         PrecisionRestriction(operator="Conv", transposed=True),
-        "there is no quantized operator for transposed convolutions in groups",
+        "groups of a transposed convolution share scales or zero points; expected one scale",
     ),
     (
         conv(),

@@ -25,27 +25,32 @@ def joined_groups(groups: int, inputs: int, outputs: int) -> int:
 
 def computed_geometry(given: ConvGeometry) -> ConvGeometry:
     """The convolution that a kernel computes in place of `given`, with weights of zero between and beside its own."""
-    if given.is_depthwise:
-        height, width = ((k - 1) * d + 1 for k, d in zip(given.kernel, given.dilations, strict=True))
-        return replace(given, kernel=(height, width), dilations=(1, 1))
-    if given.transposed or given.has_whole_blocks:
+    if given.is_depthwise and not given.transposed:
+        width = (given.kernel[1] - 1) * given.dilations[1] + 1
+        return replace(given, kernel=(given.kernel[0], width), dilations=(given.dilations[0], 1))
+    if given.has_whole_blocks:
         return given
     return replace(given, groups=given.groups // joined_groups(given.groups, given.in_group, given.out_group))
 
 
 def computed_weights(weights: Array, zero: Array, given: ConvGeometry, computed: ConvGeometry) -> Array:
-    """The weights [M, C / group, ...] of `computed`. `zero`: the number that stands for zero, one or [M]."""
+    """The weights of `computed`, [M, C / group, ...], or [C, M / group, ...] if it is transposed.
+
+    `zero`: the number that stands for zero, one or [M]; one if it is transposed.
+    """
     weights = weights.reshape(*weights.shape[:2], *given.kernel)
     fill = np.broadcast_to(zero.astype(weights.dtype).reshape(-1, 1, 1, 1), (len(weights), 1, 1, 1))
     if computed.kernel != given.kernel:
         spread = np.empty((*weights.shape[:2], *computed.kernel), weights.dtype)
         spread[:] = fill
-        spread[:, :, :: given.dilations[0], :: given.dilations[1]] = weights
+        spread[..., :: given.dilations[1]] = weights
         return spread
-    count, inputs = given.groups // computed.groups, given.in_group
-    wide = np.empty((len(weights), count * inputs, *given.kernel), weights.dtype)
+    count, (channels, others) = given.groups // computed.groups, (given.out_group, given.in_group)
+    if given.transposed:
+        channels, others = others, channels
+    wide = np.empty((len(weights), count * others, *given.kernel), weights.dtype)
     wide[:] = fill
     for group in range(given.groups):
-        own = slice(group * given.out_group, (group + 1) * given.out_group)
-        wide[own, group % count * inputs : (group % count + 1) * inputs] = weights[own]
+        own = slice(group * channels, (group + 1) * channels)
+        wide[own, group % count * others : (group % count + 1) * others] = weights[own]
     return wide

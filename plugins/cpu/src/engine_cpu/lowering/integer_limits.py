@@ -16,8 +16,12 @@ MAX_TERMS: Final = (2**31 - 1) // (255 * 128)
 """Sums of up to this many products of u8 and i8 cannot overflow i32; nor do those of the weights alone."""
 MOST_JOINED: Final = 4
 """The number of groups that may be computed as one: weights of zero are multiplied, too."""
+MOST_JOINED_TRANSPOSED: Final = 16
+"""The same for transposed convolutions, of which f32 has no better kernel for few channels in a group."""
 _MOST_SPREAD: Final = 21
-"""The vectors of weights of a depthwise kernel of 16 channels whose dilations are filled with zeros."""
+"""The vectors of weights of a depthwise kernel of 16 channels whose horizontal dilation is filled with zeros."""
+_MOST_SPAN: Final = 64
+"""The rows that a depthwise kernel spans, which it keeps in a cache."""
 
 
 def check_integer_conv(spec: ConvSpec, weights: Output) -> Refusal | None:
@@ -27,26 +31,37 @@ def check_integer_conv(spec: ConvSpec, weights: Output) -> Refusal | None:
     if math.prod(shape) == 0:
         return Refusal(RefusalCause.SHAPE, f"W is {weights.shape}; expected channels and a kernel")
     if spec.transposed:
-        if spec.group > 1:
-            return Refusal(RefusalCause.ATTRIBUTE, "there is no integer kernel for transposed convolutions in groups")
-        return first_refusal(check_steps(spec, MAX_TRANSPOSED_STRIDE), check_terms(math.prod((outputs, *kernel))))
+        own = outputs // spec.group  # weights are [C, M / group, ...]
+        count = joined_groups(spec.group, own, inputs)
+        return first_refusal(
+            check_steps(spec, MAX_TRANSPOSED_STRIDE),
+            _check_joined(count, own, inputs, MOST_JOINED_TRANSPOSED),
+            check_terms(math.prod((count * own, *kernel))),
+        )
     is_depthwise = inputs == 1 and outputs == spec.group
     if spec.group > 1 and not is_depthwise:
         count = joined_groups(spec.group, inputs, outputs // spec.group)
-        if count > MOST_JOINED:
-            return Refusal(
-                RefusalCause.ATTRIBUTE,
-                f"groups of {inputs} input and {outputs // spec.group} output channels: {count} of them are whole "
-                f"blocks of {CHANNEL_BLOCK} channels; expected at most {MOST_JOINED}",
-            )
+        if refusal := _check_joined(count, inputs, outputs // spec.group, MOST_JOINED):
+            return refusal
         inputs *= count
     if is_depthwise and spec.group > 1:
         window = spec.window(kernel)
-        *heights, width = ((k - 1) * d + 1 for k, d in zip(kernel, window.dilations, strict=True))
-        is_dilated = any(d != 1 and k != 1 for k, d in zip(kernel, window.dilations, strict=True))
-        if is_dilated and math.prod(heights) * ((width + 6) // 4) > _MOST_SPREAD:
+        down, along = (1, *window.dilations)[-2:]
+        rows, columns = (1, *kernel)[-2:]
+        vectors = rows * (((columns - 1) * along + 7) // 4)
+        if (down != 1 and (rows - 1) * down > _MOST_SPAN) or (along != 1 and vectors > _MOST_SPREAD):
             return Refusal(RefusalCause.ATTRIBUTE, f"depthwise with dilations {list(window.dilations)}, which is slow")
     return check_terms(math.prod((inputs, *kernel)))
+
+
+def _check_joined(count: int, inputs: int, outputs: int, most: int) -> Refusal | None:
+    if count <= most:
+        return None
+    reason = (
+        f"groups of {inputs} input and {outputs} output channels: {count} of them are whole blocks of {CHANNEL_BLOCK} "
+        f"channels; expected at most {most}"
+    )
+    return Refusal(RefusalCause.ATTRIBUTE, reason)
 
 
 def check_zero_points(spec: ConvSpec, weights: Output) -> Refusal | None:

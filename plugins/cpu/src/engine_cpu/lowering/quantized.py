@@ -381,7 +381,9 @@ class _Operands:
             return in_blocks(-self.x_zero_point * self._sums(), np.int32)
 
         def scale() -> Array:
-            count = self.b.shape(weights)[self.axis]
+            geometry = self.geometry
+            is_transposed = geometry is not None and geometry.transposed
+            count = geometry.out_channels if geometry and is_transposed else self.b.shape(weights)[self.axis]
             scales = np.broadcast_to(self.b.value(weights_scale).astype(np.float64), (count,))
             return in_blocks(scales * self.number(given.x_scale) * self._first_unit, np.float32)
 
@@ -407,15 +409,16 @@ class _Operands:
         """The sums of the weights of each output channel that meet the outputs of one residue modulo the strides."""
         assert self.geometry is not None
         shape, weights = self.geometry, self.b.value(_output(self.given.weights))
-        weights = weights.reshape(*weights.shape[:2], *shape.kernel)
+        groups = shape.out_channels // weights.shape[1]
+        weights = weights.reshape(groups, -1, weights.shape[1], *shape.kernel)
         rows, columns = (
             np.arange(size) * dilation % stride
             for size, dilation, stride in zip(shape.kernel, shape.dilations, shape.strides, strict=True)
         )
         for row in range(shape.strides[0]):
             for column in range(shape.strides[1]):
-                met = weights[:, :, rows == row][..., columns == column]
-                yield met.sum(axis=(0, 2, 3), dtype=np.int64)
+                met = weights[:, :, :, rows == row][..., columns == column]
+                yield met.sum(axis=(1, 3, 4), dtype=np.int64).reshape(-1)
 
     def _computed_vectors(self) -> list[int]:
         """The same if the scale or the zero point of x is computed: two steps of a value for each column."""
