@@ -1,7 +1,7 @@
 // linear_scores: rows -> scores and labels of a linear classifier, or the results of a linear regressor.
 //
 // Operands: x [rows, features]; vectors [blocks, features, 16]; base [blocks, 16]; labels (int64, one for each
-// column) if given; scores (f32 [rows, columns]), and the label (int64) of each row if labels are given. Element
+// column) if given; scores [rows, columns], and the label (int64) of each row if labels are given. Element
 // alignment; none may overlap. Split over rows.
 #include "kernels/linear_scores.hpp"
 
@@ -54,6 +54,12 @@ ENGINE_INLINE void transform_rows(ScoreTransform function, std::int64_t rows, st
   for (std::int64_t row = 0; row < rows; ++row) transform(function, columns, scores + row * columns);
 }
 
+template <class Out, class C>
+ENGINE_INLINE void write_scores(const C* scores, std::int64_t count, void* results, std::int64_t at) {
+  Out* to = static_cast<Out*>(results) + at;
+  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Out>(scores[i]);
+}
+
 template <class C>
 void score_rows(const LinearScoreArgs& args, void* const* buffers, const KernelContext& context) {
   const bool is_read = args.type != (sizeof(C) == 4 ? ElementCode::kF32 : ElementCode::kF64);
@@ -61,7 +67,7 @@ void score_rows(const LinearScoreArgs& args, void* const* buffers, const KernelC
   const C* base = static_cast<const C*>(buffers[2]);
   std::int64_t next = 3;
   const std::int64_t* labels = args.has_labels ? static_cast<const std::int64_t*>(buffers[next++]) : nullptr;
-  float* results = static_cast<float*>(buffers[next++]);
+  void* results = buffers[next++];
   std::int64_t* label = args.has_labels ? static_cast<std::int64_t*>(buffers[next]) : nullptr;
   C* products = static_cast<C*>(context.scratch);
   C* scores = products + args.blocks * kRowGroup * kRowBlock;
@@ -86,8 +92,10 @@ void score_rows(const LinearScoreArgs& args, void* const* buffers, const KernelC
     if (labels != nullptr)
       for (std::int64_t row = 0; row < rows; ++row)
         label[begin + row] = labels[greatest(scores + row * args.columns, args.columns)];
-    float* result = results + begin * args.columns;
-    for (std::int64_t i = 0; i < rows * args.columns; ++i) result[i] = static_cast<float>(scores[i]);
+    if (args.result == ElementCode::kF64)
+      write_scores<double>(scores, rows * args.columns, results, begin * args.columns);
+    else
+      write_scores<float>(scores, rows * args.columns, results, begin * args.columns);
   }
 }
 

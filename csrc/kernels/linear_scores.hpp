@@ -11,6 +11,7 @@ namespace engine {
 struct LinearScoreArgs {
   ElementCode type;     // of the rows: f32, f64, i32, i64
   ElementCode compute;  // f32, f64
+  ElementCode result;   // f32, f64: of the scores
   std::int64_t rows, features;
   std::int64_t targets;  // products of a row
   std::int64_t blocks;   // of vectors

@@ -16,8 +16,9 @@ using namespace engine::test;
 namespace {
 
 AttributeMap attributes(std::int64_t rows, std::int64_t features, std::int64_t targets) {
-  return {{"type", "f32"},      {"compute", "f32"},          {"rows", rows},        {"features", features},
-          {"targets", targets}, {"labels", std::int64_t{1}}, {"transform", "none"}, {"complement", "none"}};
+  return {{"type", "f32"},        {"compute", "f32"},   {"result", "f32"},           {"rows", rows},
+          {"features", features}, {"targets", targets}, {"labels", std::int64_t{1}}, {"transform", "none"},
+          {"complement", "none"}};
 }
 
 // Quarters from -1 to 1.
@@ -119,6 +120,35 @@ void special(const Target& target) {
     }
 }
 
+// Matrix products in f64: the results are exact, since all terms are quarters.
+void doubles(const Target& target) {
+  for (const std::int64_t rows : {1, 7, 8, 9, 100})
+    for (const std::int64_t targets : {1, 15, 17, 600}) {
+      Dice dice(static_cast<std::uint32_t>(rows * targets));
+      const std::int64_t features = 19, blocks = (targets + 15) / 16;
+      std::vector<double> x(static_cast<std::size_t>(rows * features)), base(static_cast<std::size_t>(blocks * 16)),
+          vectors(static_cast<std::size_t>(blocks * features * 16)), expected;
+      for (std::vector<double>* each : {&x, &base, &vectors})
+        for (double& value : *each) value = quarter(dice, false);
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t t = 0; t < targets; ++t) {
+          double sum = base[static_cast<std::size_t>(t)];
+          for (std::int64_t f = 0; f < features; ++f)
+            sum += x[static_cast<std::size_t>(row * features + f)] *
+                   vectors[static_cast<std::size_t>((t / 16 * features + f) * 16 + t % 16)];
+          expected.push_back(sum);
+        }
+      AttributeMap given = attributes(rows, features, targets);
+      given["type"] = given["compute"] = given["result"] = "f64";
+      given["labels"] = std::int64_t{0};
+      std::vector<ByteVector> outputs = {ByteVector(expected.size() * 8)};
+      run_bytes(target, linear_scores_operations, "linear_scores", given,
+                {bytes_of_values(x), bytes_of_values(vectors), bytes_of_values(base)}, outputs, 8);
+      expect(values_of_bytes<double>(outputs[0]) == expected,
+             "f64 " + std::to_string(rows) + "x" + std::to_string(targets));
+    }
+}
+
 void refused(const Target& target) {
   AttributeMap given = attributes(2, 3, 17);
   const std::vector<std::size_t> sizes = {24, 384, 128, 136};
@@ -132,5 +162,6 @@ void refused(const Target& target) {
 }  // namespace
 
 int main() {
-  return run_cases({{"scores", scores}, {"special", special}, {"refused", refused}}, {"linear_scores"});
+  return run_cases({{"scores", scores}, {"special", special}, {"doubles", doubles}, {"refused", refused}},
+                   {"linear_scores"});
 }

@@ -1,7 +1,7 @@
 // linear_scores: x [rows, features], vectors -> scores [rows, columns], and the label of each row; see
 // linear_scores.hpp. Attributes:
 //
-//   type, compute (ElementCode), rows, features, targets
+//   type, compute, result (ElementCode), rows, features, targets
 //   complement ("none", "one", "negative"), transform ("none", "softmax", "logistic", "softmax_zero", "probit")
 //   labels (0): whether they are given
 #include "kernels/linear_scores.hpp"
@@ -23,6 +23,7 @@ LinearScoreArgs read_linear(const Attributes& attributes) {
   args.type =
       read_code(attributes, "type", {ElementCode::kF32, ElementCode::kF64, ElementCode::kI32, ElementCode::kI64});
   args.compute = read_code(attributes, "compute", {ElementCode::kF32, ElementCode::kF64});
+  args.result = read_code(attributes, "result", {ElementCode::kF32, ElementCode::kF64});
   args.rows = attributes.integer("rows", 0, kLargestLinear);
   args.features = attributes.integer("features", 0, kLargestLinear);
   args.targets = attributes.integer("targets", 1, kLargestLinear);
@@ -46,7 +47,7 @@ PreparedStep prepare_linear_scores(const StepRequest& request) {
   request.expect_input(1, checked_product({args.blocks, args.features, kRowBlock, item}));
   request.expect_input(2, checked_product({args.blocks, kRowBlock, item}));
   if (args.has_labels) request.expect_input(3, checked_product({args.columns, 8}));
-  request.expect_output(0, checked_product({args.rows, args.columns, 4}));
+  request.expect_output(0, checked_product({args.rows, args.columns, element_bytes(args.result)}));
   if (args.has_labels) request.expect_output(1, checked_product({args.rows, 8}));
   PreparedStep step;
   PreparedPhase phase = PreparedPhase::of(request.kernels.find("linear_scores"), args);

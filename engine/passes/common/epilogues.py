@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.ir import Node, Output, OutputLike
+from engine.ir import Node, Output, OutputLike, f64
 from engine.ops.conv import ConvSpec
 from engine.ops.internal import (
     INTERNAL_DOMAIN,
@@ -34,7 +34,7 @@ def with_epilogue(
     """The internal operator that computes `node` followed by the given epilogue; None if there is none.
 
     `node` is one of `CONVOLUTIONS`, `PRODUCTS` or `COMPRESSED`. An activation must be last, and there is at most one
-    residual.
+    residual. Operators of f64 have neither, since no device has a kernel for these: only a separate activation has one.
     """
     spec = spec_of(node)
     assert isinstance(spec, ConvSpec | MatMulSpec | GemmSpec | CompressedMatMulSpec)
@@ -46,7 +46,7 @@ def with_epilogue(
         return None
     bias, residual = bias or old_bias, residual or old_residual
     a, b = node.input_value(0), node.input_value(1)
-    if not a.element_type.is_real:
+    if not a.element_type.is_real or (a.element_type is f64 and (residual is not None or activation is not None)):
         return None
     if isinstance(spec, CompressedMatMulSpec):
         return CompressedMatMul(

@@ -83,6 +83,7 @@ def _lower(
         [b.output(value) for value in reversed(node.outputs)],
         type=x.element_type.name,
         compute=f64.name if dtype == np.float64 else f32.name,
+        result=f32.name,
         rows=shape[0] if len(shape) == 2 else 1,
         features=features,
         targets=targets,

@@ -1,4 +1,4 @@
-"""MatMul, FusedMatMul and Gemm with the kernel for strided matrix products."""
+"""MatMul, FusedMatMul and Gemm with the kernel for strided matrix products; of f64, some with another kernel."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.matmul import GemmSpec, MatMulSpec
 from engine_cpu.layout import Layout, LayoutOption, layout_bytes, static_shape
 from engine_cpu.lowering.checks import check_f32
+from engine_cpu.lowering.double_product import check_double, is_double, lower_double
 from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.factor import ConstantFactor
 from engine_cpu.lowering.product import MAX_BATCH_DIMS, Product, padded_vector
@@ -31,6 +32,8 @@ class MatMulLowering(OpLowering[MatMulSpec]):
     """Products of matrices and of batches of them, with a bias, a residual and an activation."""
 
     def check(self, spec: MatMulSpec) -> Refusal | None:
+        if is_double(spec.node):
+            return check_double(spec.node, is_plain=spec.activation is None and not spec.node.has_input(3))
         return first_refusal(check_f32(spec.node), _check_ranks(spec.node))
 
     def layouts(self, spec: MatMulSpec) -> Sequence[LayoutOption]:
@@ -41,6 +44,9 @@ class MatMulLowering(OpLowering[MatMulSpec]):
 
     def lower(self, spec: MatMulSpec, b: SegmentBuilder) -> None:
         node = spec.node
+        if is_double(node):
+            lower_double(node, b, transposed=spec.trans_b)
+            return
         option = b.option(node)
         left, right, bias, residual = (*node.input_values, None, None)[:4]
         assert left is not None
@@ -63,6 +69,8 @@ class MatMulLowering(OpLowering[MatMulSpec]):
 def _product_layouts(node: Node) -> Sequence[LayoutOption]:
     """Row-major; in a network of bf16, a product with constant weights reads and writes f32 or bf16."""
     left, right = node.input_value(0), node.input_value(1)
+    if is_double(node):
+        return (LayoutOption.uniform(Layout.PLAIN, node.num_inputs, node.num_outputs),)
     others = (Layout.PLAIN,) * (node.num_inputs - 1)
     options = [LayoutOption((Layout.PLAIN, *others), (Layout.PLAIN,), precision="f32")]
     has_bf16 = isinstance(right.node, Constant) and len(right.shape) <= 2
@@ -78,7 +86,12 @@ def _product_layouts(node: Node) -> Sequence[LayoutOption]:
 def _pack_matrix(node: Node, transposed: bool, weights: WeightStore, precision: str) -> Sequence[Output]:
     """Pack one large constant matrix B, whose form is the same for any A."""
     left, right = node.input_value(0), node.input_value(1)
-    if not isinstance(right.node, Constant) or len(right.shape) != 2 or right.node.byte_size <= INLINE_BYTES:
+    if (
+        is_double(node)
+        or not isinstance(right.node, Constant)
+        or len(right.shape) != 2
+        or right.node.byte_size <= INLINE_BYTES
+    ):
         return ()
     if is_known_when_bound(left):  # the product is folded once lengths are known, which reads the plain data
         return ()
@@ -107,6 +120,8 @@ class GemmLowering(OpLowering[GemmSpec]):
     """alpha * A * B + beta * C, where C is a row, a matrix, or constant."""
 
     def check(self, spec: GemmSpec) -> Refusal | None:
+        if is_double(spec.node):
+            return check_double(spec.node, is_plain=spec.alpha == 1 and not spec.transA)
         return first_refusal(check_f32(spec.node), self._check_sum(spec))
 
     def layouts(self, spec: GemmSpec) -> Sequence[LayoutOption]:
@@ -117,6 +132,9 @@ class GemmLowering(OpLowering[GemmSpec]):
 
     def lower(self, spec: GemmSpec, b: SegmentBuilder) -> None:
         node = spec.node
+        if is_double(node):
+            lower_double(node, b, transposed=spec.transB, beta=spec.beta)
+            return
         option = b.option(node)
         stored = option.inputs[0], option.outputs[0]
         left, right = node.input_value(0), node.input_value(1)
