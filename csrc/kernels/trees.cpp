@@ -6,8 +6,8 @@
 // and blocks of rows, tree_scores over rows.
 //
 // A step of a walk takes tens of cycles, mostly waiting for its loads, so a worker walks kLanes ways at once: several
-// rows in one tree, or one row in several trees. Every index in nodes, roots and weights is checked as it is used: a
-// forged tree reads nothing outside, and since steps only go forward, the walk ends.
+// rows in one tree, or one of the last few rows in several trees. Every index in nodes, roots and weights is checked as
+// it is used: a forged tree reads nothing outside, and since steps only go forward, the walk ends.
 #include "kernels/trees.hpp"
 
 #include <cmath>
@@ -99,34 +99,31 @@ void sum_block(const TreeArgs& args, void* const* buffers, C* partial, std::int6
   if (count == 0) return;
   const In* rows[kLanes];
   std::uint64_t at[kLanes];
-  if (end - begin < kLanes) {
-    for (std::int64_t row = begin; row < end; ++row)
-      for (std::int64_t tree = trees.begin; tree < trees.end; tree += kLanes) {
-        const std::int64_t lanes = trees.end - tree < kLanes ? trees.end - tree : kLanes;
-        for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-          const std::uint32_t root = roots[tree + (lane < lanes ? lane : 0)];
-          rows[lane] = x + row * args.features;
-          at[lane] = root < count ? root : count - 1;
-        }
-        walk<In, C, compare>(nodes, count, features, rows, at);
-        for (std::int64_t lane = 0; lane < lanes; ++lane)
-          add_leaf(args, nodes[at[lane]], weights, sums + row * args.targets);
-      }
-    return;
-  }
-  for (std::int64_t tree = trees.begin; tree < trees.end; ++tree) {
+  const std::int64_t whole = begin + (end - begin) / kLanes * kLanes;
+  for (std::int64_t tree = trees.begin; tree < trees.end && begin < whole; ++tree) {
     const std::uint64_t root = roots[tree] < count ? roots[tree] : count - 1;
-    for (std::int64_t row = begin; row < end; row += kLanes) {
-      const std::int64_t lanes = end - row < kLanes ? end - row : kLanes;
+    for (std::int64_t row = begin; row < whole; row += kLanes) {
       for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-        rows[lane] = x + (row + (lane < lanes ? lane : 0)) * args.features;
+        rows[lane] = x + (row + lane) * args.features;
         at[lane] = root;
       }
       walk<In, C, compare>(nodes, count, features, rows, at);
-      for (std::int64_t lane = 0; lane < lanes; ++lane)
+      for (std::int64_t lane = 0; lane < kLanes; ++lane)
         add_leaf(args, nodes[at[lane]], weights, sums + (row + lane) * args.targets);
     }
   }
+  for (std::int64_t row = whole; row < end; ++row)
+    for (std::int64_t tree = trees.begin; tree < trees.end; tree += kLanes) {
+      const std::int64_t lanes = trees.end - tree < kLanes ? trees.end - tree : kLanes;
+      for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+        const std::uint32_t root = roots[tree + (lane < lanes ? lane : 0)];
+        rows[lane] = x + row * args.features;
+        at[lane] = root < count ? root : count - 1;
+      }
+      walk<In, C, compare>(nodes, count, features, rows, at);
+      for (std::int64_t lane = 0; lane < lanes; ++lane)
+        add_leaf(args, nodes[at[lane]], weights, sums + row * args.targets);
+    }
 }
 
 // The place of the temporary among the operands.
