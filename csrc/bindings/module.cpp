@@ -219,8 +219,11 @@ PYBIND11_MODULE(_core_of_main_interpreter, module) {
       .def_property_readonly("steps", plan_steps);
 
   py::class_<PlanBuilder>(module, "PlanBuilder")
-      .def(py::init([](const std::string& isa) { return PlanBuilder(isa.empty() ? default_isa() : parse_isa(isa)); }),
-           py::arg("isa") = "")
+      .def(py::init([](const std::string& isa, int threads) {
+             return PlanBuilder(isa.empty() ? default_isa() : parse_isa(isa), KernelRegistry::built_in(),
+                                batch_machine(threads));
+           }),
+           py::arg("isa") = "", py::arg("threads") = 0)
       .def("add_input", &PlanBuilder::add_input, py::arg("nbytes"), py::arg("alignment") = 1)
       .def("add_output", &PlanBuilder::add_output, py::arg("nbytes"), py::arg("alignment") = 1)
       .def("add_state", &PlanBuilder::add_state, py::arg("nbytes"), py::arg("alignment") = 1)

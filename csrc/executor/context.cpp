@@ -63,11 +63,18 @@ struct Context::Work {
     Fault found;
     std::byte* own = scratch + scratch_stride * static_cast<std::size_t>(part);
     phase.run(phase.args, pointers + phase.first_pointer, KernelContext{part, participants, own, &found});
-    if (found.found && !fault_claimed.exchange(true, std::memory_order_relaxed)) {
-      fault = found;
-      fault_step = phase.step;
-    }
+    if (found.found) record(found, phase.step);
   }
+
+  void record(const Fault& found, int step) {
+    if (fault_claimed.exchange(true, std::memory_order_relaxed)) return;
+    fault = found;
+    fault_step = step;
+  }
+
+  // All phases of a group for one slice of the batch after another, of those that nobody has begun. Returns whether
+  // it left some because the run was cancelled.
+  bool run_slices(const PhaseGroup& group, int part, std::atomic<int>& next, Stopwatch* watch);
 
   bool should_stop() {
     if (cancel != nullptr && cancel->cancelled()) cancelled.store(true, std::memory_order_relaxed);
@@ -98,14 +105,46 @@ class Context::Stopwatch {
   int step_ = -1;
 };
 
+bool Context::Work::run_slices(const PhaseGroup& group, int part, std::atomic<int>& next, Stopwatch* watch) {
+  std::byte* own = scratch + scratch_stride * static_cast<std::size_t>(part);
+  for (int slice = next.fetch_add(1, std::memory_order_relaxed); slice < group.slices;
+       slice = next.fetch_add(1, std::memory_order_relaxed)) {
+    if (slice > 0 && should_stop()) return true;
+    for (int i = group.begin; i < group.end; ++i) {
+      const Phase& phase = plan.phases[static_cast<std::size_t>(i)];
+      if (watch != nullptr) watch->begin(phase.step);
+      void* operands[kMaxSliceOperands];
+      for (std::size_t o = 0; o < phase.pointers; ++o) {
+        const SlicedOperand& sliced = plan.sliced[phase.first_pointer + o];
+        operands[o] = sliced.is_private ? own + sliced.offset
+                                        : static_cast<std::byte*>(pointers[phase.first_pointer + o]) +
+                                              sliced.step * static_cast<std::size_t>(slice);
+      }
+      Fault found;
+      phase.run(phase.args, operands, KernelContext{0, 1, own, &found});
+      if (found.found) record(found, phase.step);
+    }
+  }
+  return false;
+}
+
 void Context::run_alone(Work& work) {
   Stopwatch watch(work.profile);
   const int count = static_cast<int>(work.plan.phases.size());
-  for (int i = 0; i < count; ++i) {
-    watch.begin(work.plan.phases[static_cast<std::size_t>(i)].step);
-    work.run_phase(i, 0, 1);
-    // A flag that is seen after the last phase has no effect: all phases have run.
-    if (i + 1 < count && work.should_stop()) break;
+  for (const PhaseGroup& group : *work.plan.groups) {
+    if (group.slices > 0) {
+      std::atomic<int> next{0};
+      if (work.run_slices(group, 0, next, &watch) || (group.end < count && work.should_stop())) break;
+      continue;
+    }
+    bool stops = false;
+    for (int i = group.begin; i < group.end && !stops; ++i) {
+      watch.begin(work.plan.phases[static_cast<std::size_t>(i)].step);
+      work.run_phase(i, 0, 1);
+      // A flag that is seen after the last phase has no effect: all phases have run.
+      stops = i + 1 < count && work.should_stop();
+    }
+    if (stops) break;
   }
   watch.stop();
 }
@@ -155,16 +194,22 @@ class Context::TeamRun final : public Task {
     std::uint32_t seen = begun.load(std::memory_order_relaxed);
     if (seen > group || !begun.compare_exchange_strong(seen, group + 1, std::memory_order_acquire)) return false;
     const PhaseGroup& phases = (*groups_)[group];
-    for (int i = phases.begin; i < phases.end; ++i) {
-      if (watch != nullptr) watch->begin(work_.plan.phases[at(i)].step);
-      work_.run_phase(i, part, static_cast<int>(begun_.size()));
+    bool stops = false;
+    if (phases.slices > 0) {
+      stops = work_.run_slices(phases, part, next_slice_, watch);
+    } else {
+      for (int i = phases.begin; i < phases.end; ++i) {
+        if (watch != nullptr) watch->begin(work_.plan.phases[at(i)].step);
+        work_.run_phase(i, part, static_cast<int>(begun_.size()));
+      }
     }
     const auto count = static_cast<std::uint32_t>(groups_->size());
     const bool is_last = group + 1 == count;
-    const bool stops = part == 0 && !is_last && work_.should_stop();
+    stops = stops || (part == 0 && !is_last && work_.should_stop());
     if (stops) stopped_.store(true, std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) == static_cast<std::uint32_t>(limit) - 1) {
       arrived_.store(0, std::memory_order_relaxed);
+      next_slice_.store(0, std::memory_order_relaxed);
       done_.set(stopped_.load(std::memory_order_relaxed) ? count : group + 1);
     }
     return true;
@@ -175,6 +220,7 @@ class Context::TeamRun final : public Task {
   const bool is_profiled_;
   std::vector<Begun> begun_;  // for each part: the groups whose parts have been begun, or have no such part
   alignas(64) std::atomic<std::uint32_t> arrived_{0};
+  std::atomic<int> next_slice_{0};  // of the group that runs
   std::atomic<bool> stopped_{false};
   Signal done_;  // the number of groups that are done; all of them if the run was cancelled
 };

@@ -57,7 +57,8 @@ bool overlap(const Buffer& a, const Buffer& b) {
 
 }  // namespace
 
-PlanBuilder::PlanBuilder(Isa isa, const KernelRegistry& registry) : isa_(isa), registry_(&registry) {}
+PlanBuilder::PlanBuilder(Isa isa, const KernelRegistry& registry, const BatchMachine& machine)
+    : isa_(isa), registry_(&registry), machine_(machine) {}
 
 BufferId PlanBuilder::add_input(std::size_t bytes, std::size_t alignment) {
   check_alignment(alignment);
@@ -157,6 +158,7 @@ int PlanBuilder::add_step(const std::string& operation, const std::vector<Buffer
     }
     step.inputs = inputs;
     step.outputs = outputs;
+    step.attributes = attributes;
     if (prepared.owner != nullptr) {
       owners_.push_back(std::move(prepared.owner));
       has_extensions_ = true;
@@ -238,8 +240,9 @@ std::vector<std::size_t> PlanBuilder::sizes(const std::vector<BufferId>& ids) co
 
 std::shared_ptr<const Plan> PlanBuilder::build() {
   check_outputs_written();
+  divide_batches();
   std::shared_ptr<const Plan> plan = laid_out();
-  *this = PlanBuilder(isa_, *registry_);
+  *this = PlanBuilder(isa_, *registry_, machine_);
   return plan;
 }
 
@@ -265,6 +268,7 @@ std::shared_ptr<Plan> PlanBuilder::laid_out() {
   }
   plan->barriers = static_cast<std::size_t>(group_phases());
   offsets_ = lay_out(*plan);
+  lay_out_runs();
   place_operands(*plan, offsets_);
   place_phases(*plan);
   auto infos = std::make_shared<std::vector<StepInfo>>();
@@ -280,7 +284,7 @@ std::shared_ptr<Plan> PlanBuilder::laid_out() {
 int PlanBuilder::group_phases() {
   std::vector<std::pair<std::size_t, Access>> in_group;  // with the root
   std::vector<std::vector<Access>> by_root(buffers_.size());
-  int group = 0;
+  int group = 0, run = -1;
   const auto accesses_of = [&](const PendingPhase& phase) {
     std::vector<std::pair<std::size_t, Access>> accesses;
     const PendingStep& step = steps_[static_cast<std::size_t>(phase.step)];
@@ -300,11 +304,19 @@ int PlanBuilder::group_phases() {
   };
   for (PendingPhase& phase : phases_) {
     const auto accesses = accesses_of(phase);
-    const bool conflict = std::any_of(accesses.begin(), accesses.end(), [&](const auto& access) {
-      const std::vector<Access>& before = by_root[access.first];
-      return std::any_of(before.begin(), before.end(),
-                         [&](const Access& other) { return access.second.conflicts_with(other); });
-    });
+    // A run of slices is a group of its own: within it, a worker needs only its own results.
+    const int run_before = run;
+    run = steps_[static_cast<std::size_t>(phase.step)].run;
+    const bool ends_group = run != run_before && !in_group.empty();
+    const bool conflict =
+        ends_group || (run < 0 && std::any_of(
+                                      accesses.begin(), accesses.end(),
+                                      [&](const auto& access) {
+                                        const std::vector<Access>& before = by_root[access.first];
+                                        return std::any_of(before.begin(), before.end(), [&](const Access& other) {
+                                          return access.second.conflicts_with(other);
+                                        });
+                                      }));
     if (conflict) {
       for (const auto& access : in_group) by_root[access.first].clear();
       in_group.clear();
@@ -329,7 +341,7 @@ std::vector<std::size_t> PlanBuilder::lay_out(Plan& plan) const {
     for (const auto* ids : {&step.inputs, &step.outputs, &step.temporaries}) {
       for (const BufferId id : *ids) {
         const auto root = static_cast<std::size_t>(buffer(id).root);
-        if (buffers_[root].kind != BufferKind::arena) continue;
+        if (buffers_[root].kind != BufferKind::arena || is_private(root)) continue;
         Lifetime& lifetime = lifetimes[root];
         if (!used[root]) {
           lifetime = {buffers_[root].bytes, buffers_[root].alignment, phase.group, phase.group};
@@ -360,7 +372,11 @@ void PlanBuilder::place_operands(Plan& plan, const std::vector<std::size_t>& off
         const Buffer& used = buffer(id);
         const Buffer& root = buffer(used.root);
         Plan::Operand operand{root.kind, root.slot, used.offset, nullptr};
-        if (root.kind == BufferKind::arena) operand.offset += offsets[static_cast<std::size_t>(used.root)];
+        if (is_private(static_cast<std::size_t>(used.root))) {
+          operand = {BufferKind::constant, 0, 0, nullptr};  // each worker has its own
+        } else if (root.kind == BufferKind::arena) {
+          operand.offset += offsets[static_cast<std::size_t>(used.root)];
+        }
         if (root.kind == BufferKind::constant) {
           operand.data = static_cast<const std::byte*>(root.data) + used.offset;
         }
@@ -391,6 +407,7 @@ void PlanBuilder::place_phases(Plan& plan) {
     args += padded_args(prepared.args.size());
     plan.scratch_bytes = std::max(plan.scratch_bytes, prepared.scratch_bytes);
   }
+  place_runs(plan);
   plan.group();
 }
 
@@ -401,6 +418,7 @@ void Plan::group() {
     if (i == begin) made.push_back({begin, begin, 1});
     made.back().end = i + 1;
     made.back().workers = std::max(made.back().workers, phase.max_workers);
+    made.back().slices = phase.slices;
     if (phase.barrier_after) begin = i + 1;
   }
   max_workers = 1;

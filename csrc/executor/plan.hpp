@@ -11,6 +11,7 @@
 #include "executor/kernel_registry.hpp"
 #include "executor/memory.hpp"
 #include "kernels/prepare.hpp"
+#include "kernels/prepare/image_steps.hpp"
 
 namespace engine {
 
@@ -38,12 +39,26 @@ struct Phase {
   int max_workers;
   int step;
   bool barrier_after;
+  int slices = 0;            // of the batch, if the phase computes one of them, chosen at each call
+  std::size_t pointers = 0;  // the number of its operands, if it computes slices
 };
 
-// Phases that run without a barrier between them; `workers` is the largest number that any of them can use.
+// Phases that run without a barrier between them; `workers` is the largest number that any of them can use. If there
+// are slices, a worker runs all phases for one slice of the batch, then for another that nobody has begun.
 struct PhaseGroup {
   int begin, end;
   int workers;
+  int slices = 0;
+};
+
+constexpr std::size_t kMaxSliceOperands = 32;  // of a step that runs slice by slice
+
+// The place of an operand of a phase that computes slices of a batch: in the memory of the worker, or `step` bytes for
+// each slice after the operand's address.
+struct SlicedOperand {
+  bool is_private;
+  std::size_t offset;  // in the scratch memory of the worker, if the operand is private
+  std::size_t step;
 };
 
 struct StepInfo {
@@ -75,6 +90,7 @@ struct Plan {
   std::vector<Buffer> outputs;
   std::vector<Buffer> states;
   std::vector<Operand> operands;
+  std::vector<SlicedOperand> sliced;  // for each operand; empty if no phase computes slices
   std::vector<Phase> phases;
   std::shared_ptr<const std::vector<PhaseGroup>> groups;  // of `phases`, in order
   std::shared_ptr<const std::vector<StepInfo>> step_infos;
@@ -96,6 +112,16 @@ struct Plan {
   void group();
 };
 
+// What decides which steps run slice by slice.
+struct BatchMachine {
+  int workers;           // that runs are expected to have
+  std::size_t l2_bytes;  // of a core
+  std::size_t l3_bytes;  // that one core may use
+};
+
+// This machine; 0 workers: its cores.
+BatchMachine batch_machine(int workers = 0);
+
 // Collects buffers and steps, checks them, and builds a plan. Used by one thread at a time. All members throw PlanError
 // for invalid arguments, before they change anything.
 //
@@ -103,7 +129,8 @@ struct Plan {
 // data (KernelRegistry::portable), so that weights are packed for the CPUs of others.
 class PlanBuilder {
  public:
-  explicit PlanBuilder(Isa isa, const KernelRegistry& registry = KernelRegistry::built_in());
+  explicit PlanBuilder(Isa isa, const KernelRegistry& registry = KernelRegistry::built_in(),
+                       const BatchMachine& machine = batch_machine());
 
   // Bound at each run; slots are numbered in the order of the calls. Steps must not write inputs.
   BufferId add_input(std::size_t bytes, std::size_t alignment = 1);
@@ -139,6 +166,15 @@ class PlanBuilder {
     std::vector<BufferId> outputs;
     std::vector<BufferId> temporaries;
     bool varies = false;
+    Attributes attributes;
+    int run = -1;                      // of those in runs_
+    std::vector<OperandImage> slices;  // of a step in a run: its inputs and outputs
+  };
+  // Steps that run slice by slice; see batch_runs.hpp.
+  struct Run {
+    int slices;
+    std::size_t private_at = 0;  // in the scratch memory of a worker, after that of the kernels
+    std::size_t private_bytes = 0;
   };
 
   using Ranges = std::vector<std::pair<std::size_t, std::size_t>>;
@@ -152,8 +188,16 @@ class PlanBuilder {
   void mark_written(const Buffer& target);
   std::vector<std::size_t> sizes(const std::vector<BufferId>& ids) const;
   void check_outputs_written() const;
+  void divide_batches();
+  PreparedStep prepare_slice(PendingStep& step, std::int64_t batch, std::int64_t images) const;
+  bool has_same_phases(PendingStep& step, std::int64_t batch, std::int64_t images, bool has_one) const;
+  void find_private();
+  void divide_steps(int begin, int end, std::int64_t batch, std::int64_t images);
   std::shared_ptr<Plan> laid_out();
   int group_phases();
+  bool is_private(std::size_t root) const { return root < is_private_.size() && is_private_[root]; }
+  void lay_out_runs();
+  void place_runs(Plan& plan) const;
   std::vector<std::size_t> lay_out(Plan& plan) const;
   void place_operands(Plan& plan, const std::vector<std::size_t>& offsets);
   void place_phases(Plan& plan);
@@ -168,6 +212,9 @@ class PlanBuilder {
   RowNames rows_;
   std::vector<PendingStep> steps_;
   std::vector<PendingPhase> phases_;
+  std::vector<Run> runs_;
+  std::vector<bool> is_private_;  // of the buffers: whether only the steps of one run use them
+  BatchMachine machine_;
   std::vector<std::size_t> offsets_;  // of the buffers in the arena, once they are laid out
   std::size_t input_count_ = 0;
   std::size_t output_count_ = 0;

@@ -248,12 +248,13 @@ class PlanBuilder:
     Every method raises PlanError for invalid arguments, without changing anything.
     `isa` selects another instruction set of `built_isas` than `default_isa()`. This CPU may lack it: then a `Context`
     raises PropertyError for the plan, unless its kernels only arrange data, as those that pack weights do.
+    `threads` is the number that runs are expected to have (0: the cores), by which batches are divided into slices.
     """
 
     __slots__ = ("_builder", "_spans", "_usage")
 
-    def __init__(self, *, isa: str | None = None) -> None:
-        self._builder = _core.PlanBuilder(isa or "")
+    def __init__(self, *, isa: str | None = None, threads: int = 0) -> None:
+        self._builder = _core.PlanBuilder(isa or "", threads)
         self._usage = ArenaUsage()
         self._spans = ConstantSpans()
 

@@ -10,5 +10,6 @@
 #include "kernels/prepare/conv_taps.cpp"
 #include "kernels/prepare/conv_transpose.cpp"
 #include "kernels/prepare/depthwise.cpp"
+#include "kernels/prepare/image_steps.cpp"
 #include "kernels/prepare/pointwise_groups.cpp"
 #include "kernels/prepare/winograd.cpp"

@@ -48,8 +48,8 @@ class RecordingBuilder(PlanBuilder):
 
     __slots__ = ("_ids", "calls")
 
-    def __init__(self, *, isa: str | None = None) -> None:
-        super().__init__(isa=isa)
+    def __init__(self, *, isa: str | None = None, threads: int = 0) -> None:
+        super().__init__(isa=isa, threads=threads)
         self.calls: list[BufferCall | StepCall] = []
         self._ids: list[int] = []
 

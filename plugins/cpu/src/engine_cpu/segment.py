@@ -108,7 +108,7 @@ class SegmentBuilder:
         self.is_direct = tuner.is_accurate or tuner.saves_memory
         """Whether convolutions add products directly: Winograd's algorithm rounds more, and has larger weights."""
         self.l2_bytes = tuner.l2_bytes
-        self._plan = PlanBuilder(isa=weights.isa) if plan is None else plan
+        self._plan = PlanBuilder(isa=weights.isa, threads=tuner.threads) if plan is None else plan
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._given = frozenset(inputs)
         self.store, self._tuner = weights, tuner

@@ -12,7 +12,9 @@ from engine_cpu.segments.native import NativeSegment
 
 def _made(segment: GraphSegment, making: Making) -> ConnectedSegment:
     compiler = making.compiler
-    recording = RecordingBuilder(isa=compiler.weights.isa) if making.keeps_calls else None
+    recording = None
+    if making.keeps_calls:
+        recording = RecordingBuilder(isa=compiler.weights.isa, threads=compiler.threads)
     lowered = compiler.lower(segment, making.decisions, making.choices, recording)
     calls = None if recording is None else recording.calls
     plan = NativeSegment(lowered.form, compiler.threads, compiler.streams, calls)
