@@ -55,36 +55,37 @@ int repeats_of(const ResizeArgs& args) {
   return static_cast<int>(times);
 }
 
+// Elements of four bytes of any alignment.
+typedef float VecAnywhere __attribute__((vector_size(kVectorBytes), aligned(1), may_alias));
+
 template <int kTimes>
-ENGINE_INLINE void repeat_lanes(const float* from, float* to) {
-  const Vec values = load(from);
+ENGINE_INLINE void repeat_lanes(const char* from, char* to) {
+  const Vec values = *reinterpret_cast<const VecAnywhere*>(from);
 #pragma GCC unroll 8
   for (int part = 0; part < kTimes; ++part) {
     VecInt index = {};
     for (int lane = 0; lane < kLanes; ++lane) index[lane] = (part * kLanes + lane) / kTimes;
-    store(to + part * kLanes, ENGINE_SHUFFLE(values, index));
+    *reinterpret_cast<VecAnywhere*>(to + part * kVectorBytes) = ENGINE_SHUFFLE(values, index);
   }
 }
 
 // Each element of a row kTimes. The last vector overlaps the one before.
 template <int kTimes>
-void repeat_row(const float* from, float* to, std::int64_t count) {
+void repeat_row(const char* from, char* to, std::int64_t count) {
   if (count < kLanes) {
     for (std::int64_t x = 0; x < count; ++x)
-      for (int part = 0; part < kTimes; ++part) std::memcpy(to + kTimes * x + part, from + x, sizeof(float));
+      for (int part = 0; part < kTimes; ++part) std::memcpy(to + 4 * (kTimes * x + part), from + 4 * x, 4);
     return;
   }
-  for (std::int64_t x = 0; x + kLanes <= count; x += kLanes) repeat_lanes<kTimes>(from + x, to + kTimes * x);
-  repeat_lanes<kTimes>(from + count - kLanes, to + kTimes * (count - kLanes));
+  for (std::int64_t x = 0; x + kLanes <= count; x += kLanes) repeat_lanes<kTimes>(from + 4 * x, to + 4 * kTimes * x);
+  repeat_lanes<kTimes>(from + 4 * (count - kLanes), to + 4 * kTimes * (count - kLanes));
 }
 
 void repeat_row(int times, const char* from, char* to, std::int64_t count) {
-  const float* const x = reinterpret_cast<const float*>(from);
-  float* const y = reinterpret_cast<float*>(to);
-  if (times == 2) return repeat_row<2>(x, y, count);
-  if (times == 3) return repeat_row<3>(x, y, count);
-  if (times == 4) return repeat_row<4>(x, y, count);
-  repeat_row<8>(x, y, count);
+  if (times == 2) return repeat_row<2>(from, to, count);
+  if (times == 3) return repeat_row<3>(from, to, count);
+  if (times == 4) return repeat_row<4>(from, to, count);
+  repeat_row<8>(from, to, count);
 }
 
 void resize_nearest(const void* arguments, void* const* buffers, const KernelContext& context) {
