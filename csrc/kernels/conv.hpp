@@ -47,8 +47,8 @@ struct ConvArgs {
   ConvOperands operands;
   ConvTiling tiling;
   EpilogueArgs epilogue;
-  PackArgs pack;             // the layout of w
-  std::int32_t x_at, y_at;   // indices of their buffers in the step
+  PackArgs pack;            // the layout of w
+  std::int32_t x_at, y_at;  // indices of their buffers in the step
   std::int32_t residual_at;
   std::int32_t y_bytes = 4;  // of an element; 2: bf16
   std::int32_t residual_bytes = 4;
