@@ -13,11 +13,6 @@ from engine_cpu.lowering.linear_scores import row_blocks
 from engine_cpu.segment import Array, SegmentBuilder
 
 
-def is_double(node: Node) -> bool:
-    """Whether a product is one of f64."""
-    return node.input_value(0).element_type is f64
-
-
 def check_double(node: Node, *, is_plain: bool) -> Refusal | None:
     """A refusal unless B is a constant matrix, and what is added is a constant row.
 

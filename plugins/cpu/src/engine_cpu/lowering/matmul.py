@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.ir import Constant, Node, Output
-from engine.ir.element_type import f32
+from engine.ir.element_type import f32, f64
 from engine.lowering import Refusal, RefusalCause, first_refusal, is_known_when_bound
 from engine.native import Attribute
 from engine.onnx.skeleton import INLINE_BYTES
@@ -16,7 +16,6 @@ from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.matmul import GemmSpec, MatMulSpec
 from engine_cpu.layout import Layout, LayoutOption, layout_bytes, static_shape
 from engine_cpu.lowering.checks import check_f32
-from engine_cpu.lowering.double_product import check_double, is_double, lower_double
 from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.factor import ConstantFactor
 from engine_cpu.lowering.product import MAX_BATCH_DIMS, Product, padded_vector
@@ -32,7 +31,9 @@ class MatMulLowering(OpLowering[MatMulSpec]):
     """Products of matrices and of batches of them, with a bias, a residual and an activation."""
 
     def check(self, spec: MatMulSpec) -> Refusal | None:
-        if is_double(spec.node):
+        if _is_double(spec.node):
+            from engine_cpu.lowering.double_product import check_double  # few models have them
+
             return check_double(spec.node, is_plain=spec.activation is None and not spec.node.has_input(3))
         return first_refusal(check_f32(spec.node), _check_ranks(spec.node))
 
@@ -44,7 +45,9 @@ class MatMulLowering(OpLowering[MatMulSpec]):
 
     def lower(self, spec: MatMulSpec, b: SegmentBuilder) -> None:
         node = spec.node
-        if is_double(node):
+        if _is_double(node):
+            from engine_cpu.lowering.double_product import lower_double
+
             lower_double(node, b, transposed=spec.trans_b)
             return
         option = b.option(node)
@@ -69,7 +72,7 @@ class MatMulLowering(OpLowering[MatMulSpec]):
 def _product_layouts(node: Node) -> Sequence[LayoutOption]:
     """Row-major; in a network of bf16, a product with constant weights reads and writes f32 or bf16."""
     left, right = node.input_value(0), node.input_value(1)
-    if is_double(node):
+    if _is_double(node):
         return (LayoutOption.uniform(Layout.PLAIN, node.num_inputs, node.num_outputs),)
     others = (Layout.PLAIN,) * (node.num_inputs - 1)
     options = [LayoutOption((Layout.PLAIN, *others), (Layout.PLAIN,), precision="f32")]
@@ -87,7 +90,7 @@ def _pack_matrix(node: Node, transposed: bool, weights: WeightStore, precision: 
     """Pack one large constant matrix B, whose form is the same for any A."""
     left, right = node.input_value(0), node.input_value(1)
     if (
-        is_double(node)
+        _is_double(node)
         or not isinstance(right.node, Constant)
         or len(right.shape) != 2
         or right.node.byte_size <= INLINE_BYTES
@@ -120,7 +123,9 @@ class GemmLowering(OpLowering[GemmSpec]):
     """alpha * A * B + beta * C, where C is a row, a matrix, or constant."""
 
     def check(self, spec: GemmSpec) -> Refusal | None:
-        if is_double(spec.node):
+        if _is_double(spec.node):
+            from engine_cpu.lowering.double_product import check_double  # few models have them
+
             return check_double(spec.node, is_plain=spec.alpha == 1 and not spec.transA)
         return first_refusal(check_f32(spec.node), self._check_sum(spec))
 
@@ -132,7 +137,9 @@ class GemmLowering(OpLowering[GemmSpec]):
 
     def lower(self, spec: GemmSpec, b: SegmentBuilder) -> None:
         node = spec.node
-        if is_double(node):
+        if _is_double(node):
+            from engine_cpu.lowering.double_product import lower_double
+
             lower_double(node, b, transposed=spec.transB, beta=spec.beta)
             return
         option = b.option(node)
@@ -190,6 +197,10 @@ class GemmLowering(OpLowering[GemmSpec]):
         beta, whole = np.float32(spec.beta), (product.m, product.n)
         recipe = f"broadcast to {whole} times {beta}"
         return None, b.weights([added], recipe, lambda: np.array(np.broadcast_to(b.value(added) * beta, whole)))
+
+
+def _is_double(node: Node) -> bool:
+    return node.input_value(0).element_type is f64
 
 
 def _is_constant(value: Output) -> bool:
