@@ -26,7 +26,7 @@ def check_double(node: Node, *, is_plain: bool) -> Refusal | None:
     if refusal is not None:
         return refusal
     right = node.input_value(1)
-    if not isinstance(right.node, Constant) or len(right.shape) != 2 or not right.node.data.size:
+    if not isinstance(right.node, Constant) or len(right.shape) != 2 or not right.node.byte_size:
         return Refusal(RefusalCause.CONSTANT, f"B is {right.type}; expected a constant matrix for a product of f64")
     if node.has_input(2) and not _is_row(node.input_value(2), node.output(0)):
         return Refusal(RefusalCause.CONSTANT, "a product of f64 with what is added; expected a constant row")
