@@ -164,6 +164,21 @@ def test_types_that_openvino_narrows_are_refused_unless_allowed(core: Core) -> N
         assert divided(np.array([2**40, 1], parameter.output(0).element_type.numpy))[0].tolist() == [2**41, 2]
 
 
+def test_quantization_to_16_bits_is_refused(core: Core) -> None:
+    """OpenVINO's result is wrong if the value is that of a Relu behind a convolution."""
+    x = Parameter(f32, [1, 2, 4, 4], "x")
+    weights = np.random.default_rng(0).standard_normal((2, 2, 3, 3)).astype(np.float32)
+    scale, zero = Constant(np.float32(2**-12)), Constant(np.uint16(0))
+    codes = ops.QuantizeLinear(ops.Relu(ops.Conv(x, Constant(weights))), scale, zero, friendly_name="codes")
+    model = Model([ops.DequantizeLinear(codes, scale, zero, friendly_name="values")], [x])
+    answer = core.query_model(model, "OPENVINO")
+    assert "16 bits" in answer["codes"].reason
+    assert "16 bits" in answer["values"].reason
+    data = np.ones((1, 2, 4, 4), np.float32)
+    expected = core.compile_model(model, "TEMPLATE")(data)[0]
+    np.testing.assert_allclose(core.compile_model(model, "HETERO:OPENVINO,CPU")(data)[0], expected, atol=2**-11)
+
+
 def test_integers_beyond_32_bits_are_an_error_and_not_clipped(core: Core) -> None:
     x = Parameter(i64, [2], "x")
     network = core.compile_model(Model([ops.Unsqueeze(x, Constant(np.array([0])))], [x]), "OPENVINO")

@@ -25,6 +25,7 @@ _WIDE: Final = frozenset({"u32", "i64", "u64"})
 """Integers that OpenVINO computes in 32 bits with a sign."""
 _SIGNED: Final = frozenset({"i8", "i16", "i32", "i64"})
 _SMALL: Final = frozenset({"i8", "u8"})
+_SHORT: Final = frozenset({"i16", "u16"})
 _BEYOND_32_BITS: Final = frozenset({
     "Add", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "CumProd", "CumSum", "Max", "Min", "Mul", "Sub",
 })  # fmt: skip
@@ -59,6 +60,7 @@ _ALWAYS: Final[dict[str, tuple[_Condition, str]]] = {
     "Cast": (lambda n: _is_narrowing(n), "rounds to elements of few bits otherwise, and does not saturate"),
     "CastLike": (lambda n: _is_narrowing(n), "rounds to elements of few bits otherwise, and does not saturate"),
     "ConvTranspose": (lambda n: n.attributes.get("output_shape"), "places the result otherwise for some output_shape"),
+    "DequantizeLinear": (lambda n: _is_of(n.input_value(0), _SHORT), "computes otherwise around integers of 16 bits"),
     "DFT": (lambda n: _constant(n, 2) != 1, "transforms axis 1, whatever the axis is"),
     "Div": (lambda n: _is_integer(n) and not _is_of(n.output(0), _LARGE), "rounds quotients of small integers"),
     "GRU": (lambda n: n.has_input(4) and n.has_input(5), "returns zeros for a sequence of length 0"),
@@ -71,6 +73,7 @@ _ALWAYS: Final[dict[str, tuple[_Condition, str]]] = {
     "LayerNormalization": (lambda n: not _scales_normalized(n), "aligns a scale that broadcasts with other axes"),
     "LpPool": (lambda n: n.attributes.get("ceil_mode"), "gives the last windows of ceil_mode other sums"),
     "MaxPool": (lambda n: n.attributes.get("storage_order") and n.num_outputs > 1, "ignores storage_order"),
+    "QuantizeLinear": (lambda n: _is_of(n.output(0), _SHORT), "computes otherwise around integers of 16 bits"),
     "RNN": (lambda n: n.has_input(4) and n.has_input(5), "returns zeros for a sequence of length 0"),
     "Range": (lambda n: not _is_plain_range(n), "counts to a limit on the other side of start"),
     "ReduceMax": (lambda n: _is_empty(n.input_value(0)), "gives the greatest number of a type instead of an infinity"),
