@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from engine_cpu.lowering.conv_geometry import ConvGeometry
+from engine_cpu.lowering.integer_limits import joined_groups
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-CHANNEL_BLOCK: Final = 16
-"""The number of channels of a group must be a multiple of it, unless each channel is a group."""
-
-
-def joined_groups(groups: int, inputs: int, outputs: int) -> int:
-    """The number of adjacent groups that are computed as one, whose channels are whole blocks, or all of them."""
-    for count in range(1, groups):
-        if groups % count == 0 and count * inputs % CHANNEL_BLOCK == 0 and count * outputs % CHANNEL_BLOCK == 0:
-            return count
-    return groups
 
 
 def computed_geometry(given: ConvGeometry) -> ConvGeometry:

@@ -10,10 +10,11 @@ from engine.lowering import Refusal, RefusalCause, first_refusal
 from engine.ops.conv import ConvSpec
 from engine.ops.matmul import MatMulSpec
 from engine_cpu.lowering.checks import MAX_TRANSPOSED_STRIDE, check_steps
-from engine_cpu.lowering.integer_groups import CHANNEL_BLOCK, joined_groups
 
 MAX_TERMS: Final = (2**31 - 1) // (255 * 128)
 """Sums of up to this many products of u8 and i8 cannot overflow i32; nor do those of the weights alone."""
+CHANNEL_BLOCK: Final = 16
+"""The number of channels of a group must be a multiple of it, unless each channel is a group."""
 MOST_JOINED: Final = 4
 """The number of groups that may be computed as one: weights of zero are multiplied, too."""
 MOST_JOINED_TRANSPOSED: Final = 16
@@ -52,6 +53,14 @@ def check_integer_conv(spec: ConvSpec, weights: Output) -> Refusal | None:
         if (down != 1 and (rows - 1) * down > _MOST_SPAN) or (along != 1 and vectors > _MOST_SPREAD):
             return Refusal(RefusalCause.ATTRIBUTE, f"depthwise with dilations {list(window.dilations)}, which is slow")
     return check_terms(math.prod((inputs, *kernel)))
+
+
+def joined_groups(groups: int, inputs: int, outputs: int) -> int:
+    """The number of adjacent groups that are computed as one, whose channels are whole blocks, or all of them."""
+    for count in range(1, groups):
+        if groups % count == 0 and count * inputs % CHANNEL_BLOCK == 0 and count * outputs % CHANNEL_BLOCK == 0:
+            return count
+    return groups
 
 
 def _check_joined(count: int, inputs: int, outputs: int, most: int) -> Refusal | None:
