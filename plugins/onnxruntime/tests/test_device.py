@@ -122,6 +122,19 @@ def test_what_the_runtime_computes_wrong_is_refused(core: Core) -> None:
     np.testing.assert_array_equal(found[0, 1], np.full(5, 7, np.float32))
 
 
+def test_sums_of_repeated_indices_are_refused(core: Core) -> None:
+    """The runtime loses updates of rows that two of its threads add to at one time."""
+    data, updates = Parameter(f32, [2, 3], "data"), Parameter(f32, [4, 3], "updates")
+    indices = Constant(np.zeros((4, 1), np.int64))
+    for reduction in ("none", "add"):
+        scattered = ops.ScatterND(data, indices, updates, reduction=reduction, friendly_name="scattered")
+        support = core.query_model(Model([scattered], [data, updates]), "ONNXRUNTIME")["scattered"]
+        assert ("indices that repeat" in support.reason) == (reduction == "add")
+    feed = {"data": np.zeros((2, 3), np.float32), "updates": np.ones((4, 3), np.float32)}
+    found = core.compile_model(Model([scattered], [data, updates]), "HETERO:ONNXRUNTIME,CPU")(feed)[0]
+    np.testing.assert_array_equal(found, [[4, 4, 4], [0, 0, 0]])
+
+
 def test_a_refusal_inside_a_body_names_the_inner_node(core: Core) -> None:
     branches = []
     for op_type, domain in (("Strange", "com.example"), ("Neg", "")):

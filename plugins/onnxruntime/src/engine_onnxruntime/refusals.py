@@ -39,6 +39,10 @@ _WRONG: Final[dict[str, tuple[_Condition, str]]] = {
         lambda n: not n.has_input(3) and n.input_value(0).shape[0] != n.input_value(1).shape[0],
         "takes no tables of one batch for several",
     ),
+    "ScatterND": (
+        lambda n: n.attributes.get("reduction", "none") != "none",
+        "loses updates of indices that repeat, if it has several threads",
+    ),
     "Shrink": (lambda n: _is_f64(n), "rounds the bias of f64"),
     "SplitToSequence": (lambda n: n.has_input(1) and not n.attributes.get("keepdims", 1), "removes an axis that stays"),
 }  # fmt: skip
