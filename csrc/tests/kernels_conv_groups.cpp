@@ -76,9 +76,9 @@ struct Options {
   EpilogueArgs epilogue{};
   std::int64_t gap = 0;
   int threads = 2;
+  bool by_taps = false;
   std::string operation = "conv_grouped_f32";
   std::int64_t nan_channel = -1;  // of x
-  bool by_taps = false;
 };
 
 void check(const Target& target, const ConvShape& s, const Options& o) {
