@@ -208,20 +208,25 @@ template <class Fold>
 void join_rows(const WindowPoolArgs& args, const float* map, const Span* spans, typename Fold::Value* line) {
   using V = Vectors<Fold>;
   const std::int64_t length = args.in[2];
-  const auto join_all = [&](std::int64_t w, auto sum, const auto& take, const auto& join) {
+  // Calls `take` with the elements of a column of the windows.
+  const auto visit = [&](std::int64_t w, const auto& take) {
     for (std::int64_t d = spans[0].first; d < spans[0].end; d += spans[0].step)
       for (std::int64_t h = spans[1].first; h < spans[1].end; h += spans[1].step)
-        sum = join(sum, take(map + (d * args.in[1] + h) * length + w));
-    return sum;
+        take(map + (d * args.in[1] + h) * length + w);
   };
   if (length < V::kCount) {
-    for (std::int64_t w = 0; w < length; ++w)
-      line[w] = join_all(w, Fold::begin(), [](const float* x) { return Fold::take(*x, 1); }, Fold::join);
+    for (std::int64_t w = 0; w < length; ++w) {
+      auto sum = Fold::begin();
+      visit(w, [&sum](const float* x) { sum = Fold::join(sum, Fold::take(*x, 1)); });
+      line[w] = sum;
+    }
     return;
   }
   for (std::int64_t w = 0; w < length; w += V::kCount) {
     const std::int64_t at = w + V::kCount <= length ? w : length - V::kCount;
-    V::store(line + at, join_all(at, Fold::begin() - typename V::Vector{}, V::take, V::join));
+    typename V::Vector sum = Fold::begin() - typename V::Vector{};
+    visit(at, [&sum](const float* x) { sum = V::join(sum, V::take(x)); });
+    V::store(line + at, sum);
   }
 }
 
